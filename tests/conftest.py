@@ -115,7 +115,7 @@ def redis_url(redis_server: RedisServer) -> str:
     with redis_server.client() as client:
         client.flushall()
         for namespace in ("test", "acceptance", "cli", "nonet"):
-            client.hset(f"{{{namespace}}}:epoch", mapping={"since": 1, "seq": 1, "calm": 0})
+            client.hset(f"{{{namespace}}}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
     return redis_server.url
 
 

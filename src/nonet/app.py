@@ -72,7 +72,8 @@ class Nonet(Application, Program):
         dependency_overrides: replacements, ``{dependency: replacement}``, which apply at any depth.
             A replacement may return a value of any type. Child processes do not see them; use
             `nonet.override_dependency` there.
-        middlewares: those of this application, outermost first, for the framework; see `use`.
+        middlewares: the middlewares of this application, outermost first, for the framework; see
+        `use`.
 
     Example:
         async with Nonet.from_settings() as app:
@@ -91,7 +92,7 @@ class Nonet(Application, Program):
         self._is_open = False
         # False in a child process, because its worker has prepared the database.
         self.prepares_sqlite = True
-        # What to use instead of a new one. The fork server makes that of its children.
+        # A broker to use instead of a new one. The fork server makes the broker of its children.
         self.made_broker: Broker | None = None
 
     def __repr__(self) -> str:
@@ -352,7 +353,7 @@ class Nonet(Application, Program):
         return await look_over(self.stores, self.settings, wait)
 
     async def overview(self) -> Overview:
-        """Return what is wrong in the namespace now, worst first, and what goes on there.
+        """Return what is wrong in the namespace now, worst first, and the current activity.
 
         Raises:
             ServerUnreachableError: Redis does not answer.
@@ -413,8 +414,8 @@ class Nonet(Application, Program):
         """Create what runs pipelines in this process; call its ``run``.
 
         Args:
-            names: the pipelines to run, among those of the entry points ``nonet.pipelines`` and of
-                the task modules of the settings.
+            names: the pipelines to run, from the entry points ``nonet.pipelines`` and the task
+                modules of the settings.
             injector: an injector of this application, for the parameters of ``process``.
 
         Raises:
@@ -433,7 +434,7 @@ class Nonet(Application, Program):
 
         Args:
             injector: an injector of this application, for start-up hooks.
-            hooks: start-up hooks by name; None: those of entry points and imported modules.
+            hooks: start-up hooks by name; None: the hooks of entry points and imported modules.
         """
         from nonet.scheduler.assembly import assemble
 
@@ -461,8 +462,9 @@ class Nonet(Application, Program):
 
         They are ready when the block begins. At its end they drain as at SIGTERM: they fetch
         nothing more, running tasks may continue for the setting ``grace``, and the rest is handed
-        back. If the end is cancelled, everything is handed back at once. Signals stay those of the
-        program. With the setting ``metrics_port``, probes and metrics are served as by a daemon.
+        back. If the end is cancelled, everything is handed back at once. The program keeps its own
+        signal handlers. With the setting ``metrics_port``, probes and metrics are served as by a
+        daemon.
 
         The application is opened for the block, unless it is open.
 

@@ -81,7 +81,7 @@ def _submitting(
 def _submitting(
     method: Callable[Concatenate[Program, P], Coroutine[Any, Any, Any]],
 ) -> Callable[[object], Callable[Concatenate[Nonet, P], Any]]:
-    """As `_blocking`, for methods that return handles: they return those that block."""
+    """As `_blocking`, for methods that return handles: they return blocking handles."""
 
     def call(self: Nonet, /, *args: P.args, **options: P.kwargs) -> Any:
         made = complete(method(self._client(), *args, **options))
@@ -122,7 +122,7 @@ def _iterating(
 def _described(
     call: Callable[P, _Answer], method: Callable[..., Any]
 ) -> Callable[[object], Callable[P, _Answer]]:
-    """Give a method that blocks the documentation of the one that it calls."""
+    """Give a blocking method the documentation of the method that it calls."""
     update_wrapper(call, method)
     text = method.__doc__ or ""
     text = text.replace("await ", "").replace("async for ", "for ")
@@ -165,7 +165,7 @@ class Nonet(Application):
         """Create the application for threads beside an open `nonet.Nonet`, for the framework.
 
         Args:
-            middlewares: those of the other one, which closes them.
+            middlewares: the middlewares of the other application, which closes them.
             url: the URL of its Redis.
         """
         app = cls(settings, load_tasks=False)
@@ -351,7 +351,7 @@ class Nonet(Application):
     def _make_client(
         self, settings: Settings, stores: Stores, closing: AsyncExitStack, made: dict[str, Client]
     ) -> Client:
-        """Make the client of a namespace; it makes those of others when they are needed."""
+        """Make the client of a namespace; it makes clients of others when they are needed."""
 
         def beside(namespace: str) -> Client:
             with _reopening:

@@ -138,7 +138,7 @@ async def test_a_fleet_outlives_redis(own_server: RedisServer, own_site: Site) -
     # A worker that loses Redis while it starts ends, and is started again.
     await until(lambda: daemon.log.count("slots, event loop of") == 2, "both are ready")
     own_server.kill()
-    await until(lambda: "Redis is away" in daemon.log, "the fleet has noticed")
+    await until(lambda: "Redis is unavailable" in daemon.log, "the fleet has noticed")
     own_server.start()
     await until(lambda: registered(site) == before, "its workers are there again")
     await asyncio.to_thread(until_looked, site, 3)

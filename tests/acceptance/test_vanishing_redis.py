@@ -39,7 +39,7 @@ async def test_a_full_worker_notices_a_loss_long_before_its_next_beat(site: Site
         await site.until_event("cancelled")
 
 
-WAITS = "Redis is away: "
+WAITS = "Redis is unavailable: "
 
 
 async def test_daemons_that_start_before_redis_wait_for_it(
@@ -96,7 +96,7 @@ async def test_an_outage_is_two_lines_of_each_process(
         before = [len(daemon.log) for daemon in daemons]
         own_server.kill()
         for daemon in daemons:
-            await until(lambda daemon=daemon: "Redis is away: " in daemon.log, "it says so")
+            await until(lambda daemon=daemon: "Redis is unavailable: " in daemon.log, "it says so")
         await until(lambda: site.journal("cancelled"), "what runs is cancelled")
         await until(lambda: get(int(port), "/readyz")[0] == 503, "it is not ready")
         assert get(int(port), "/livez")[0] == 200
@@ -108,7 +108,7 @@ async def test_an_outage_is_two_lines_of_each_process(
     # The supervisor and the worker of a fleet share a log.
     for daemon, start, processes in zip(daemons, before, (1, 1, 2), strict=True):
         log = daemon.log[start:]
-        assert log.count("Redis is away: ") <= processes, log
+        assert log.count("Redis is unavailable: ") <= processes, log
         # What an outage that outlasts a lease takes away is told, too.
         losses = "Redis has lost|lease lost|leader lease lost|registration lost"
         losses += r"|requeued|reclaimed|task \w+: (?:attempt voided|not settled)"
@@ -124,7 +124,7 @@ def leads(port: str) -> float | None:
 
 
 def _is_back(daemon: Daemon) -> bool:
-    return daemon.log.count("Redis is away: ") == daemon.log.count("Redis is back after ")
+    return daemon.log.count("Redis is unavailable: ") == daemon.log.count("Redis is back after ")
 
 
 async def test_a_frozen_redis_counts_no_death(own_server: RedisServer, own_site: Site) -> None:

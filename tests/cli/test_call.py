@@ -59,7 +59,7 @@ async def test_a_call_waits_for_locks_of_a_new_redis_only_for_seconds(
     """A new Redis grants no locks for a while; the first call of a task is no failure."""
     seconds, microseconds = task_run.redis.time()
     ends = round((seconds + rest_seconds) * 1e6) + microseconds
-    task_run.redis.hset("{cli}:epoch", "calm", ends)
+    task_run.redis.hset("{cli}:epoch", "withheld", ends)
     report = task_run.home / "report"
     ended = await task_run("call", "Guarded", "--kwargs", kwargs(report=report))
     assert (ended.code, report.exists()) == (code, code == 0), ended

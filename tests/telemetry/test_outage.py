@@ -39,17 +39,17 @@ def test_an_outage_is_logged_at_its_begin_once_a_while_and_at_its_end(
     assert lines(caplog) == []
     clock.now += 1
     redis.failed("fetch", "refused")
-    assert lines(caplog) == ["Redis is away: refused; waiting"]
+    assert lines(caplog) == ["Redis is unavailable: refused; waiting"]
     for _ in range(30):
         clock.now += 1
         redis.failed("fetch", "refused")
     redis.recovered("sweep")  # it no longer leads
-    assert lines(caplog) == ["Redis is still away: seconds=31 waiting=3 error=refused"]
+    assert lines(caplog) == ["Redis is still unavailable: seconds=31 waiting=3 error=refused"]
     clock.now += 2
     redis.answered()
     clock.now += 10
     redis.answered()
-    assert lines(caplog) == ["Redis is back after 33 s"] and not redis.is_away
+    assert lines(caplog) == ["Redis is back after 33 s"] and not redis.is_unavailable
 
 
 def test_an_answer_between_failures_is_no_end(
@@ -60,7 +60,7 @@ def test_an_answer_between_failures_is_no_end(
         redis.failed("fetch", "refused")
         clock.now += 0.5
         redis.answered()
-    assert lines(caplog) == ["Redis is away: refused; waiting"]
+    assert lines(caplog) == ["Redis is unavailable: refused; waiting"]
 
 
 def test_interruptions_of_less_than_a_second_are_counted_once_a_minute(
@@ -74,7 +74,7 @@ def test_interruptions_of_less_than_a_second_are_counted_once_a_minute(
         redis.answered()
         clock.now += 4.9
         redis.answered()
-        assert not redis.is_away
+        assert not redis.is_unavailable
     assert lines(caplog) == [
         f"reopened lost connections to Redis: times={times}" for times in (1, 12)
     ]
@@ -94,7 +94,7 @@ def test_loops_of_a_process_share_the_report_of_an_outage(
         assert loop.error and loop.failures == 1
     clock.now += 1
     loops[0].failed(away)
-    assert lines(caplog) == ["Redis is away: refused; waiting"]
+    assert lines(caplog) == ["Redis is unavailable: refused; waiting"]
     for loop in loops:
         loop.succeeded()
         assert not loop.error

@@ -67,7 +67,7 @@ async def broker(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[B
     monkeypatch.setattr(redis_store, "_CONFIRM_MS", _PATIENCE_MS)
     with pair.master.client() as client:
         client.flushall()
-        client.hset("{test}:epoch", mapping={"since": 1, "seq": 1, "calm": 0})
+        client.hset("{test}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
     times = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
     opened = Broker(pair.master.url, "test", **times, confirm_replicas=1)
     await opened.ping()

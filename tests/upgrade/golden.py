@@ -279,7 +279,7 @@ async def write() -> None:
 
     with RedisServer() as server:
         broker = Broker(server.url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
-        server.client().hset("{test}:epoch", mapping={"since": 1, "seq": 1, "calm": 0})
+        server.client().hset("{test}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
         made = await written(broker)
         await broker.aclose()
     GOLDEN.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")

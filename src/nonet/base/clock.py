@@ -53,7 +53,7 @@ def clock_step(previous: Reading, current: Reading) -> timedelta:
 
 
 class ClockWatch:
-    """Compares each reading with the last one that showed no step."""
+    """Compares each reading with the last reading that showed no step."""
 
     def __init__(self) -> None:
         self._last: Reading | None = None

@@ -151,7 +151,7 @@ class NonetError(Exception):
     """Base of all errors of this package.
 
     Attributes:
-        brief: a short form of the message with the reason alone; empty: there is none.
+        brief: the reason alone, a short form of the message; may be empty.
     """
 
     brief: str = ""
@@ -282,7 +282,7 @@ class BrokerFullError(NonetError):
 OF_THE_SERVER = (ServerUnreachableError, ConfigurationError, BrokerFullError)
 
 
-# What people call a scope, and what it has of its ceiling.
+# The name of a scope for people, and its use of the ceiling.
 _SCOPES = {
     "namespace": ("the namespace", "{} of at most {} tasks"),
     "stream": ("stream", "{} of at most {} tasks"),

@@ -72,7 +72,7 @@ class Lock:
 class ending_copies:
     """A block around code of a task: a copy that this code forks ends at the end of the block.
 
-    The exit code is that of a script: 0, the argument of ``sys.exit``, or 1 after another
+    The copy exits like a script: with 0, the argument of ``sys.exit``, or 1 after another
     exception, which is logged.
     """
 
@@ -145,7 +145,7 @@ def _detach() -> None:
     for lock in _locks:
         lock.renew()
     loops, here = {loop for _, loop in _loops}, _loop_here()
-    _loops.clear()  # a copy of this copy has nothing to be detached from
+    _loops.clear()  # a copy of this copy is detached already
     if not loops:
         return
     _inherited.extend(loops)

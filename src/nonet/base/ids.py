@@ -1,4 +1,4 @@
-"""Ids of tasks: random ones, and those that only Nonet makes."""
+"""Ids of tasks: random ones, and ids that only Nonet makes."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     clock:stepped           HASH    last correction: at, by, wrong (µs); stream → what was renewed
     mend                    HASH    walk over all records: cursor, time of the last step (µs)
     fence                   STRING  last fence that was assigned
-    epoch                   HASH    identity of the data set: since (µs), seq, calm, lost (µs),
+    epoch                   HASH    identity of the data set: since (µs), seq, withheld, lost (µs),
                                     first, pauses (the last epoch in which pauses were restored)
     duty:SIZE               STRING  the idle worker that looks for tasks unasked, and promotes,
                                     reclaims and mends for the others; with a TTL

@@ -1,9 +1,9 @@
-"""Run coroutines in a thread without an event loop: `complete`, and what they wait with.
+"""Run coroutines in a thread without an event loop: `complete`, and the waits that they use.
 
 The stores are written once, as coroutines. Over connections that block (`SyncClient`, `SyncEngine`)
-such a coroutine never suspends, so one step runs it to its end. What it waits with otherwise, a
-pause, a time limit or a lock, comes from here: it blocks the thread inside `complete`, and is that
-of asyncio elsewhere.
+such a coroutine never suspends, so one step runs it to its end. Its other waits (`sleep`,
+`timeout`, `Gate`) come from this module: inside `complete` they block the thread, elsewhere they
+are asyncio's.
 """
 
 from __future__ import annotations

@@ -60,9 +60,9 @@ def distribution_named(name: str) -> Distribution | None:
 def distribution_of(module: str) -> Distribution | None:
     """Return the distribution that a module belongs to, or None.
 
-    If several distributions share the top-level package, return the one that has the module's
-    file. A distribution that was installed in place (``pip install -e``) is found only if it has
-    the name of the package.
+    If several distributions share the top-level package, return the owner of the module's file. A
+    distribution that was installed in place (``pip install -e``) is found only if it has the name
+    of the package.
     """
     top = module.partition(".")[0]
     found = tuple(dict.fromkeys(item.metadata["Name"] for item in _distributions().get(top, ())))

@@ -56,12 +56,13 @@ def start_child(
     process = subprocess.Popen(
         _COMMAND,
         stdin=subprocess.PIPE,
-        # It inherits its connection, the board, and what must close with the worker's last process.
+        # It inherits its connection, the board, and descriptors that must stay open until the
+        # worker's last process ends.
         close_fds=False,
         process_group=0,
     )
     assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it has ended already, which is reported as of any child
+    with suppress(BrokenPipeError):  # it has ended already, and is reported like any other child
         process.stdin.write(frame(Start(set_up, spawn, connection, str(workdirs))))
         process.stdin.flush()
     return process
@@ -71,16 +72,16 @@ def run_started() -> NoReturn:
     """Serve as a child that `start_child` has started."""
 
     def work() -> None:
-        told = _receive_start()
+        start = _receive_start()
         for number in STOP_SIGNALS:  # the worker heeds them
             signal.signal(number, lambda *_: None)
-        os.set_inheritable(told.connection, False)
-        application, board = load(told.set_up), Board(told.set_up.board)
+        os.set_inheritable(start.connection, False)
+        application, board = load(start.set_up), Board(start.set_up.board)
         try:
-            _serve(application, told.spawn, told.connection, board, Path(told.workdirs))
+            _serve(application, start.spawn, start.connection, board, Path(start.workdirs))
         finally:
-            # No process adopts what the tasks have left. The fork server finds it only below this
-            # one, as long as this one lives.
+            # No process adopts processes that the tasks left. The fork server finds them only while
+            # this process, their parent, lives.
             for pid in descendants(os.getpid()):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)

@@ -77,7 +77,7 @@ class _Child:
     pid: int
     bounds: Bounds = field(default_factory=Bounds)
     why: str = ""
-    attempt: int = 0  # the one that it was killed for
+    attempt: int = 0  # the attempt that it was killed for
     process: subprocess.Popen[bytes] | None = None  # None: it was forked
 
 
@@ -107,7 +107,7 @@ class ForkServer:
         if not received or not isinstance(set_up := received[0], SetUp):
             return
         self._handle_signals()
-        adopt_orphans()  # those that tasks leave behind
+        adopt_orphans()  # adopt processes that tasks leave behind
         self._set_up, self._board = set_up, Board(set_up.board)
         self._workdirs = make_workdirs()
         try:
@@ -243,7 +243,7 @@ class ForkServer:
             child.why, child.attempt = why, attempt or self._board.attempt(child.number)
         started = descendants(child.pid)
         _kill_quietly(os.killpg, child.pid)
-        for pid in (child.pid, *started):  # those that have left the group
+        for pid in (child.pid, *started):  # processes that have left the group
             _kill_quietly(os.kill, pid)
 
     def _reap(self) -> None:
@@ -275,7 +275,7 @@ class ForkServer:
                 self._remove(self._workdirs / str(found.number))
 
     def _remove(self, directory: Path) -> None:
-        """Remove the directory of a child; another process removes one that is not empty."""
+        """Remove the directory of a child; another process removes it if it is not empty."""
         moved = directory.with_name(f"{directory.name}-{time.monotonic_ns()}")
         try:
             os.rmdir(directory)

@@ -30,7 +30,7 @@ def load(set_up: SetUp) -> Nonet:
 
 
 def prepare(application: Nonet) -> None:
-    """Do once, before the forks, what each fresh child would do before its attempt.
+    """Do, once and before the forks, the work that each fresh child would do before its attempt.
 
     A child that writes to memory copies its pages, which takes longer than the work itself.
     """

@@ -13,7 +13,7 @@ _PREFIX = "nonet-children-"
 
 
 def make_workdirs() -> Path:
-    """Make a directory, and remove those of fork servers that were killed with their workers.
+    """Make a directory, and remove directories of fork servers that were killed with the worker.
 
     A fork server, and the processes that it forks, lock its directory as long as they live.
     """

@@ -149,7 +149,7 @@ class Envelopes:
         repeat: Repeat | None,
         schedule: TaskScheduleBase | None,
     ) -> Options:
-        """Let middleware begin; it may add labels, and set context that travels."""
+        """Run the first part of middleware; it may add labels, and set context that travels."""
         running, labels = running_context(), dict(options.labels or _NO_LABELS)
         given = options.id if repeat is None else repeat.id
         id = new_id() if given is None else given
@@ -168,12 +168,12 @@ class Envelopes:
     def _in_context(
         self, task_class: TaskClass, task: object, options: Options, *, is_new: bool
     ) -> Options:
-        """Add the labels that a submission gets from where it is made; explicit ones go first.
+        """Add the labels that come from the context; explicit labels take precedence.
 
-        They are the context that travels and, in a running task, what makes the tenant.
+        They are the carried context variables and, in a running task, the labels of its tenant.
 
         Args:
-            is_new: it is no repeat, which has the tenant that it had.
+            is_new: False for a repeat, which keeps its tenant.
         """
         running, texts = running_context() if is_new else None, carried_texts()
         if problem := carried_problem(texts):
@@ -182,7 +182,7 @@ class Envelopes:
         if running is not None:
             by = self._live_config.tenants_by
             found = inherited_labels(by, running.vo, running.labels)
-            if getattr(task, "vo", None):  # its attribute says which tenant it belongs to
+            if getattr(task, "vo", None):  # its attribute `vo` gives its tenant
                 found.pop("vo", None)
         found |= texts
         return replace(options, labels={**found, **(options.labels or {})}) if found else options

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nonet.base.errors import NonetError
 from nonet.stores.queue.groups import callback_id, child_id, failure_id, group_id
 from nonet.tasks.execution import TaskContext, running_context
-from nonet.tasks.task import BaseTask, Options, TaskOf, ensure_task, with_said
+from nonet.tasks.task import BaseTask, Options, TaskOf, ensure_task, task_and_options
 from nonet.telemetry.tracing import describe_sent, sending
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Policy = Literal["all_success", "all_done"]
 
 _LONGEST_TTL = 10 * 365 * 86400
-# How often a group is opened that Redis loses before it is sealed.
+# How often to open a group, if Redis loses it before it is sealed.
 _SPAWNS = 3
 
 
@@ -51,9 +51,9 @@ class Spawned(Struct, frozen=True):
             TypeError: an argument is not a task, or has an id of its own.
             ValueError: `policy` or `ttl_seconds` is invalid.
         """
-        said = [_said(child, f"children[{index}]") for index, child in enumerate(children)]
-        then = _said(callback, "callback")
-        otherwise = None if on_failure is None else _said(on_failure, "on_failure")
+        given = [_with_options(child, f"children[{index}]") for index, child in enumerate(children)]
+        then = _with_options(callback, "callback")
+        otherwise = None if on_failure is None else _with_options(on_failure, "on_failure")
         if policy not in get_args(Policy):
             raise ValueError(
                 f"spawn_with_callback: policy={policy!r} must be one of {get_args(Policy)}"
@@ -63,15 +63,15 @@ class Spawned(Struct, frozen=True):
                 f"spawn_with_callback: ttl_seconds={ttl_seconds!r} must be above 0 and at most "
                 f"{_LONGEST_TTL} (ten years)"
             )
-        return cls(said, then, otherwise, policy, ttl_seconds)
+        return cls(given, then, otherwise, policy, ttl_seconds)
 
     def prepared(
         self, group: str, prepare: Callable[..., Submission]
     ) -> tuple[list[Submission], list[Submission]]:
-        """Return the submissions of the children, and those of the callback and `on_failure`."""
+        """Return the submissions of the children, of the callback and of `on_failure`."""
 
-        def one(said: tuple[BaseTask, Options], id: str, **origin: str) -> Submission:
-            task, options = said
+        def one(given: tuple[BaseTask, Options], id: str, **origin: str) -> Submission:
+            task, options = given
             return prepare(task, replace(options, id=id), **origin)
 
         children = [
@@ -84,9 +84,9 @@ class Spawned(Struct, frozen=True):
         return children, follows
 
 
-def _said(given: Any, what: str) -> tuple[BaseTask, Options]:
+def _with_options(given: Any, what: str) -> tuple[BaseTask, Options]:
     what = f"spawn_with_callback: {what}"
-    task, options = with_said(given, {}, what, "id")
+    task, options = task_and_options(given, {}, what, "id")
     ensure_task(task, what)
     return task, options
 

@@ -39,7 +39,7 @@ class LiveConfig:
     Attributes:
         overrides: configured values that replace attributes of task classes.
         pipelines: configured values by pipeline.
-        tenants_by: what tells tenants apart, see `nonet.rules.fairness`.
+        tenants_by: what identifies a tenant, see `nonet.rules.fairness`.
         named_tenants: the tenants that the configuration names.
         routes: namespaces of tenants, see `nonet.rules.routing`; empty: all are here.
         version: version of the applied document; empty: none.

@@ -65,7 +65,7 @@ class OpenNamespace(InNamespace):
         registry: the task classes of this process.
         settings: the settings of the namespace.
         middlewares: runs around submissions and attempts; None: nothing does.
-        beside: returns another namespace, open; None: this program has no others.
+        beside: opens and returns another namespace; None: this program has no others.
         resume_row: makes the row of a dead letter due again; None: this program has no pipelines.
     """
 

@@ -209,7 +209,7 @@ class Reading(InNamespace):
                 ``dying``; None: any.
             task: only tasks of this class, by its full or bare name; None: any.
             labels: only tasks that have all of these labels with these values.
-            worker: only tasks that this worker has; its name (``pid@host``) or its incarnation.
+            worker: only tasks of this worker, by its name (``pid@host``) or incarnation.
             lock: only tasks that hold this lock or limiter, or wait for it, in this order: up to
                 500 of each. Such a list has no second page.
             error: only tasks whose last attempt failed with an error that contains this text.

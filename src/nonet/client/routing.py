@@ -27,9 +27,9 @@ class Routing(Generic[_Namespace]):
         home: the open namespace.
         namespace: its name.
         live_config: the published configuration, which has the routes.
-        open: returns another namespace, open; None: this program has no others.
-        reseal: returns the message of a task of this namespace as another one needs it, given the
-            message, the id of the task and that namespace.
+        open: opens and returns another namespace; None: this program has no others.
+        reseal: signs and encrypts the message of a task anew, given the message, the id of the task
+            and the other namespace.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Routing(Generic[_Namespace]):
         self._reseal = reseal
 
     def opened(self, namespace: str) -> _Namespace:
-        """Return a namespace, open; empty: this one.
+        """Open and return a namespace; empty: this one.
 
         Raises:
             ConflictError: this program cannot open others.
@@ -70,7 +70,7 @@ class Routing(Generic[_Namespace]):
         return [self._open(name) for name in sorted(names)]
 
     async def find(self, ask: Callable[[_Namespace], Awaitable[_Found]]) -> _Found:
-        """Ask this namespace, then the others, until one knows what is asked for.
+        """Ask this namespace, then the others, until one knows the answer.
 
         Raises:
             NotFoundError: none does; the error of this namespace.
@@ -86,7 +86,7 @@ class Routing(Generic[_Namespace]):
     def together(
         self, what: str, name: str, tasks: list[Submission]
     ) -> tuple[_Namespace, list[Submission]]:
-        """Return the namespace to which tasks belong together, and the tasks for it.
+        """Return the common namespace of some tasks, and the tasks as it needs them.
 
         Args:
             what: ``group`` or ``workflow``.
@@ -138,7 +138,7 @@ class Routing(Generic[_Namespace]):
         return namespace_of(routes, tenant_in(submission.terms)) or self._namespace
 
     def _sealed(self, submission: Submission, namespace: str) -> Submission:
-        """Return a task of this namespace with its message as another one needs it."""
+        """Return a task with its message signed and encrypted for another namespace."""
         if namespace == self._namespace:
             return submission
         envelope = self._reseal(submission.envelope, submission.id, namespace)

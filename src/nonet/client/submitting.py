@@ -20,7 +20,7 @@ from nonet.tasks.task import (
     TaskOf,
     TaskWithOptions,
     ensure_task,
-    with_said,
+    task_and_options,
 )
 from nonet.telemetry.tracing import describe_sent, sending
 
@@ -55,18 +55,18 @@ class Submitting(InNamespace):
             handle = await app.submit(Add(1, 2), id="sum-1-2", labels={"customer": "acme"})
             assert await handle.result(timeout=30) == 3
         """
-        given, said = with_said(task, options)
+        given, chosen = task_and_options(task, options)
         home = self._open()
-        durable = is_durable(given, said.transaction, home.registry)
+        durable = is_durable(given, chosen.transaction, home.registry)
         if home.live_config.is_due:
             await home.live_config.refresh()
         with sending() as trace:
-            submission = home.envelopes.prepare(given, said, trace=trace)
+            submission = home.envelopes.prepare(given, chosen, trace=trace)
             if trace:
                 describe_sent([submission])
-            if said.transaction is not None:
-                return (await home.send_within(said.transaction, [submission]))[0]
-            return await home.send(submission, durable=durable, id_is_new=said.id is None)
+            if chosen.transaction is not None:
+                return (await home.send_within(chosen.transaction, [submission]))[0]
+            return await home.send(submission, durable=durable, id_is_new=chosen.id is None)
 
     async def submit_many(
         self, tasks: Iterable[TaskOf[R]], **options: Unpack[SubmitManyOptions]
@@ -77,9 +77,9 @@ class Submitting(InNamespace):
         tasks and 1 MiB; each batch is submitted completely or not at all.
 
         Args:
-            tasks: any number, of any classes. `BaseTask.with_options` gives one options of its own.
-            options: those of `Nonet.submit` except ``id``, for all tasks. With a ``transaction``
-                all classes must be durable; the tasks exist once it is committed.
+            tasks: any number, of any classes. `BaseTask.with_options` gives a task its own options.
+            options: the options of `Nonet.submit` except ``id``, for all tasks. With a
+                ``transaction`` all classes must be durable; the tasks exist once it is committed.
 
         Raises:
             NotBoundError: the application is not open.
@@ -106,12 +106,12 @@ class Submitting(InNamespace):
         with sending() as trace:
             task: Any
             for task in tasks:
-                said = shared
+                chosen = shared
                 if isinstance(task, TaskWithOptions):
-                    task, said = task.task, task.over(options)
-                    ids_are_new = ids_are_new and said.id is None
+                    task, chosen = task.task, task.over(options)
+                    ids_are_new = ids_are_new and chosen.id is None
                 durable.append(is_durable(task, shared.transaction, home.registry))
-                prepared.append(home.envelopes.prepare(task, said, trace=trace))
+                prepared.append(home.envelopes.prepare(task, chosen, trace=trace))
             if trace:
                 describe_sent(prepared)
             if shared.transaction is not None:

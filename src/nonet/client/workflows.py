@@ -64,13 +64,13 @@ class InWorkflows(InNamespace):
         All are validated before the first is submitted. A call takes up to 500 steps and edges.
 
         Args:
-            workflows: any number. A mapping gives each an id of its own, see `Workflow.submit`.
+            workflows: any number. A mapping gives each an id, see `Workflow.submit`.
 
         Raises:
             InvalidArgumentsError: an argument or option is invalid; nothing was submitted.
             AdmissionRejected: a ceiling of the configuration is reached; nothing was submitted.
-            ConflictError: a task has the id of a workflow or of a step, and those behind it in the
-                same namespace were not submitted.
+            ConflictError: a task has the id of a workflow or of a step. Later workflows in the same
+                namespace were not submitted.
             ServerUnreachableError: Redis does not answer; any of them may have been submitted.
 
         Example:
@@ -101,11 +101,11 @@ class InWorkflows(InNamespace):
     async def workflows(
         self, limit: int = 100, *, state: str | None = None
     ) -> list[WorkflowStatus]:
-        """Return the workflows that are still kept, those whose state changed last first.
+        """Return the workflows that are still kept, the last changed first.
 
         Args:
             limit: the most workflows to return.
-            state: only those in this state, see `WorkflowStatus`; None: any.
+            state: only workflows in this state, see `WorkflowStatus`; None: any.
 
         Raises:
             NotBoundError: the application is not open.

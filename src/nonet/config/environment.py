@@ -54,15 +54,15 @@ class Secret:
 class EnvironmentModel(Struct, frozen=True, kw_only=True):
     """A model whose field ``x`` is read from the variable ``PREFIX_X`` unless it is given.
 
-    Not of pydantic: each daemon and child process loads its settings, and most need pydantic for
-    nothing else until a task comes.
+    It is not a pydantic model: each daemon and child process loads its settings, and most need
+    pydantic for nothing else until a task comes.
 
     Attributes:
         PREFIX: of the variables of all fields.
         FROM_FILES: fields with secrets; ``PREFIX_X_FILE`` names a file that holds one.
         TEXTS: what fields with a pattern accept, for error messages.
-        READERS: make the values of fields whose type alone does not say what they accept, of what
-            is given; they raise ValueError.
+        READERS: convert given values of fields whose type does not describe what they accept; they
+            raise ValueError.
         UNSHOWN: fields that the text of the model leaves out.
     """
 
@@ -159,7 +159,7 @@ class EnvironmentModel(Struct, frozen=True, kw_only=True):
         if not problems:
             try:
                 return cls(**values)
-            except ValueError as error:  # of fields that do not fit each other
+            except ValueError as error:  # fields that contradict each other
                 problems.append(str(error))
         raise ConfigurationError("settings: " + "; ".join(problems)) from None
 
@@ -196,14 +196,14 @@ def bounded(kind: Any) -> tuple[Any, dict[str, Any]]:
         kind = get_args(kind)[0]
     if get_origin(kind) is not Annotated:
         return kind, {}
-    kind, *said = get_args(kind)
+    kind, *metadata = get_args(kind)
     names = ("ge", "gt", "le", "min_length")
-    found = {name: getattr(item, name) for item in said for name in names}
+    found = {name: getattr(item, name) for item in metadata for name in names}
     return kind, {name: value for name, value in found.items() if value is not None}
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """Convert what a variable or a program gives to the type of a field."""
+    """Convert a value from a variable or a program to the type of a field."""
     plain, bounds = bounded(kind)
     if plain is Secret:
         return read_secret(value)

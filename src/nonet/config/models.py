@@ -54,7 +54,7 @@ MOST_SECONDS = 366 * 86_400
 MOST_JITTER_SECONDS = 86_400
 MOST_CAUGHT_UP = 1_000
 
-# The origin of a document: the context of its validation.
+# The origin of a document, as context of its validation.
 WRITTEN = "written"
 PUBLISHED = "published"
 
@@ -115,7 +115,7 @@ def _key(field: str) -> str:
 class Section(BaseModel):
     """Base of every mapping of the document. It rejects unknown keys.
 
-    The JSON Schema has what the docstrings say of the attributes.
+    The JSON Schema takes the descriptions of attributes from the docstrings.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
@@ -399,7 +399,7 @@ class FairnessConfig(Section):
     """``fairness: {by: vo, weights: {lhcb: 3}}``: tenants share the slots of a priority.
 
     Attributes:
-        by: What tells tenants apart: vo, class or label:NAME.
+        by: What identifies a tenant: vo, class or label:NAME.
         weights: Shares of tenants, relative to each other; 'default' for all others, else 1.
         streams: The streams that are shared, such as normal:small. Default: all.
     """
@@ -491,7 +491,7 @@ class Config(Section):
         fairness: How tenants share the slots of a priority. Default: tasks run in order.
         pipelines: Per pipeline: values that override its attributes.
         namespaces: Per tenant, see fairness.by (default: vo): the namespace that has its tasks; '*'
-            for all others. Default: that to which a task is submitted.
+            for all others. Default: the namespace to which a task is submitted.
     """
 
     vos: list[Name] = Field(default_factory=list)
@@ -504,7 +504,7 @@ class Config(Section):
 
     @property
     def tenants_by(self) -> str:
-        """What tells tenants apart, see `nonet.rules.fairness`."""
+        """What identifies a tenant, see `nonet.rules.fairness`."""
         return self.fairness.by if self.fairness else BY_VO
 
     @property

@@ -89,7 +89,7 @@ class Effective:
         return self.time.hard
 
 
-class _Said(Struct, frozen=True):
+class _Sourced(Struct, frozen=True):
     value: Any
     origin: str
 
@@ -110,7 +110,7 @@ class Overrides:
     def __init__(
         self,
         sections: Mapping[str, Mapping[str, _Override]],
-        sizes: Mapping[str, Mapping[Size, Mapping[str, _Said]]],
+        sizes: Mapping[str, Mapping[Size, Mapping[str, _Sourced]]],
     ) -> None:
         self._sections = sections
         self._sizes = sizes
@@ -151,8 +151,8 @@ class Overrides:
         override = self._override(task_class, vo)
         if override is None:
             return task_class.cls.priority, task_class.cls.size
-        said = override.values
-        return said.priority or task_class.cls.priority, said.size or task_class.cls.size
+        values = override.values
+        return values.priority or task_class.cls.priority, values.size or task_class.cls.size
 
     def check(self, registry: Registry) -> None:
         """Raise `ConfigurationError` if `effective` fails for any class of a registry."""
@@ -161,15 +161,17 @@ class Overrides:
                 self.effective(task_class, vo)
 
     def _effective(self, task_class: TaskClass, vo: str, size: Size | None) -> Effective:
-        said = _said_by_class(task_class.cls)
+        sourced = _sourced_by_class(task_class.cls)
         if (override := self._override(task_class, vo)) is not None:
-            said |= _said(override.at, override.values, _FIELDS)
+            sourced |= _sourced(override.at, override.values, _FIELDS)
             if override.values.retry_policy is not None:
                 policy = self._policy(override, override.values.retry_policy)
-                said["retry_policy"] = _Said(lambda: policy, said["retry_policy"].origin)
+                sourced["retry_policy"] = _Sourced(lambda: policy, sourced["retry_policy"].origin)
         if size is not None:
-            said["size"] = _Said(size, SIZE)
-        return _effective(said, self._of_size(said["size"].value, vo), task_class.cls.__name__)
+            sourced["size"] = _Sourced(size, SIZE)
+        return _effective(
+            sourced, self._of_size(sourced["size"].value, vo), task_class.cls.__name__
+        )
 
     def _policy(self, override: _Override, written: RetryPolicyConfig) -> RetryPolicyBase:
         if (found := self._policies.get(override.at)) is None:
@@ -180,7 +182,7 @@ class Overrides:
                 raise ConfigurationError(f"{at}: {error}") from None
         return found
 
-    def _of_size(self, size: Size, vo: str) -> Mapping[str, _Said]:
+    def _of_size(self, size: Size, vo: str) -> Mapping[str, _Sourced]:
         of_vo = self._sizes.get(vo, {})  # even an empty mapping of a VO replaces the common one
         return of_vo[size] if size in of_vo else self._sizes.get("", {}).get(size, {})
 
@@ -238,9 +240,9 @@ def _clashes(override: TaskOverride, cls: type[BaseTask]) -> Iterator[tuple[str,
     if soft is not None and override.hard_timeout is None and hard is not None and soft > hard:
         reason = f"is longer than the hard timeout of the class, {hard:g} s: set hard-timeout"
         yield "soft-timeout", reason
-    said = {"memory-limit": override.memory_limit, "cpu-limit": override.cpu_limit}
+    overridden = {"memory-limit": override.memory_limit, "cpu-limit": override.cpu_limit}
     if override.isolation is None and cls.isolation == Isolation.LOOP:
-        for key in (key for key, limit in said.items() if limit is not None):
+        for key in (key for key, limit in overridden.items() if limit is not None):
             reason = "write 'isolation: child' beside it"
             yield key, f"cannot hold with isolation loop of the class, {SHARED}: {reason}"
     limits = {"memory_limit": cls.memory_limit, "cpu_limit": cls.cpu_limit}
@@ -257,40 +259,44 @@ def _overrides(
         yield name, _Override((*section_at, "tasks", name), values)
 
 
-def _sizes(section_at: Location, sizes: SizesConfig) -> Iterator[tuple[Size, Mapping[str, _Said]]]:
+def _sizes(
+    section_at: Location, sizes: SizesConfig
+) -> Iterator[tuple[Size, Mapping[str, _Sourced]]]:
     for size in Size:
         if size in sizes.model_fields_set:
-            yield size, _said((*section_at, "sizes", size.value), sizes.get(size), _LIMITS)
+            yield size, _sourced((*section_at, "sizes", size.value), sizes.get(size), _LIMITS)
 
 
-def _said(at: Location, values: Section, names: Iterable[str]) -> dict[str, _Said]:
-    """Return the values of those fields `names` that a mapping sets."""
+def _sourced(at: Location, values: Section, names: Iterable[str]) -> dict[str, _Sourced]:
+    """Return the values that a mapping sets of the fields `names`, with their source."""
     fields = type(values).model_fields
     return {
-        name: _Said(value, dotted((*at, fields[name].alias or name)))
+        name: _Sourced(value, dotted((*at, fields[name].alias or name)))
         for name in names
         if (value := getattr(values, name, None)) is not None
     }
 
 
-def _said_by_class(cls: type[BaseTask]) -> dict[str, _Said]:
+def _sourced_by_class(cls: type[BaseTask]) -> dict[str, _Sourced]:
     found = {name: getattr(cls, name) for name in _FIELDS if name != "retry_policy"}
     found["retry_policy"] = partial(getattr, cls, "retry_policy")
     if cls.memory_limit is not None:
         found["memory_limit"] = parse_bytes(cls.memory_limit)
     found["size"] = Size(cls.size)
-    return {name: _Said(value, CLASS) for name, value in found.items() if value is not None}
+    return {name: _Sourced(value, CLASS) for name, value in found.items() if value is not None}
 
 
-def _effective(said: dict[str, _Said], of_size: Mapping[str, _Said], name: str) -> Effective:
-    """Combine `said` (the class and its override) with `of_size` (the limits of the size)."""
-    nothing = _Said(None, CLASS)
-    isolation = _isolation(said)
+def _effective(
+    sourced: dict[str, _Sourced], of_size: Mapping[str, _Sourced], name: str
+) -> Effective:
+    """Combine `sourced` (the class and its override) with `of_size` (the limits of the size)."""
+    nothing = _Sourced(None, CLASS)
+    isolation = _isolation(sourced)
     is_shared = (
         isolation.value == Isolation.LOOP
     )  # a limit of the process cannot apply to one of its tasks
     defaults = {name: item for name, item in of_size.items() if name in _TIMES or not is_shared}
-    found = dict.fromkeys(_LIMITS, nothing) | defaults | said | {"isolation": isolation}
+    found = dict.fromkeys(_LIMITS, nothing) | defaults | sourced | {"isolation": isolation}
     soft, hard = found["soft_timeout"], found["hard_timeout"]
     if soft.value is not None and hard.value is not None and soft.value > hard.value:
         # One comes from the class, the other from the configuration. The hard limit wins.
@@ -305,9 +311,9 @@ def _effective(said: dict[str, _Said], of_size: Mapping[str, _Said], name: str) 
     return Effective(**values, time=time, origins=origins)
 
 
-def _isolation(said: Mapping[str, _Said]) -> _Said:
-    found = said.get("isolation") or _Said(_BY_SIZE[said["size"].value], SIZE)
-    limit = said.get("memory_limit") or said.get("cpu_limit")
+def _isolation(sourced: Mapping[str, _Sourced]) -> _Sourced:
+    found = sourced.get("isolation") or _Sourced(_BY_SIZE[sourced["size"].value], SIZE)
+    limit = sourced.get("memory_limit") or sourced.get("cpu_limit")
     if found.value == Isolation.LOOP and limit is not None:
-        return _Said(Isolation.CHILD, limit.origin)
-    return _Said(Isolation(found.value), found.origin)
+        return _Sourced(Isolation.CHILD, limit.origin)
+    return _Sourced(Isolation(found.value), found.origin)

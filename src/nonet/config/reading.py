@@ -127,7 +127,7 @@ class _Merger:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Return whether a document is not a configuration, but for example a file of passwords.
+    """Return whether a document is something else, such as a file of passwords.
 
     YAML reads each of its lines ``name:hash:::`` as a key, which no error may quote.
     """

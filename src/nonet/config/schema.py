@@ -129,7 +129,7 @@ def _limits(description: str) -> Schema:
         "maximum": MOST_WINDOW_SECONDS,
         "description": "Length of the window, in seconds.",
     }
-    said: dict[str, Schema] = {
+    keys_of: dict[str, Schema] = {
         ConcurrencyLimiter.__name__: {
             "limit": limit | {"description": "At most this many tasks at a time."}
         },
@@ -138,7 +138,7 @@ def _limits(description: str) -> Schema:
             "window_seconds": window,
         },
     }
-    limiters = {name: _mapping(keys, required=list(keys)) for name, keys in said.items()}
+    limiters = {name: _mapping(keys, required=list(keys)) for name, keys in keys_of.items()}
     node = _mapping(limiters, others=_mapping(limiters))
     named: Schema = {"type": "object", "propertyNames": {"minLength": 1}}
     keys = named | {"additionalProperties": named | node}

@@ -152,8 +152,8 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
         result_ttl: how long results are kept; 0: not at all.
         dedup_ttl: how long the id of an ended task is remembered.
         workflow_ttl: how long a failed workflow is kept, so that it can be resumed.
-        history: how many ended tasks the history keeps: so many that are done,
-            as many that are cancelled, and a tenth of it each that are dead and expired; 0: none.
+        history: how many ended tasks the history keeps: this many done ones, as many cancelled
+            ones, and a tenth each of dead and expired ones; 0: none.
             Use one value everywhere: a process with a smaller one cuts the history of all.
         dlq_retention: how long dead letters are kept; 0: forever.
         misfire_grace: occurrences that are late by less than this are submitted one by one. It is
@@ -300,7 +300,7 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
             MalformedMessageError: it is not valid here, or this process has no key for it.
         """
         if not (self.signing_keys.get_secret_value() or self.encryption_keys.get_secret_value()):
-            return data  # what no key protects is the same everywhere
+            return data  # a message that no key protects is the same everywhere
         other = self.of(namespace)
         here, there = (self.signer(), self.cipher()), (other.signer(), other.cipher())
         return resealed(data, id, here, there, self.message_limit)
@@ -316,7 +316,7 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
         return Signer(keys, self.namespace, accept_unsigned=self.accept_unsigned)
 
     def cipher(self) -> Cipher:
-        """For the framework: return what encrypts the data of tasks in this namespace.
+        """For the framework: return the cipher of this namespace.
 
         Raises:
             ConfigurationError: there are keys, but not the package `cryptography`.

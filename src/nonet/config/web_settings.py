@@ -64,10 +64,10 @@ class WebSettings(EnvironmentModel, frozen=True, kw_only=True):
         url: the address of the pages for people, e.g. ``https://nonet.example.org/jobs``. Links
             in `explain`, alerts and webhooks start with it, and its path is the path of the pages
             behind a proxy; empty: ``http://HOST:PORT``.
-        hosts: further names under which requests may come, besides those of `url` and `host` and
+        hosts: further host names that requests may use, besides the names in `url`, `host` and
             loopback; ``*``: any.
-        namespaces: further namespaces whose pages and API are below ``/in/NAME``; those of
-            ``NONET_NAMESPACE`` are at the root.
+        namespaces: further namespaces, with pages and API below ``/in/NAME``; ``NONET_NAMESPACE``
+            is at the root.
         users: YAML file of users and tokens; empty: none.
         links: accept one-time links, which log in an admin.
         secret: authenticates sessions and one-time links; 32 characters or more. Empty: the first
@@ -133,7 +133,7 @@ class WebSettings(EnvironmentModel, frozen=True, kw_only=True):
         if self.oidc_issuer and not self.oidc_client:
             raise ValueError("NONET_WEB_OIDC_CLIENT is missing: OIDC needs the id of this client")
         if self.proxy_header and not self.proxy_role_header:
-            raise ValueError("NONET_WEB_PROXY_ROLE_HEADER is missing: nobody has a role without it")
+            raise ValueError("NONET_WEB_PROXY_ROLE_HEADER is missing: it gives users their roles")
         if self.proxy_header and not self.proxy_addresses:
             raise ValueError(
                 "NONET_WEB_PROXY_ADDRESSES is missing: headers are believed only from there"

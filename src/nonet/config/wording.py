@@ -44,8 +44,8 @@ def value_reason(details: Mapping[str, Any], unit: str = "") -> str:
         return f"must be a {of}{unit}{bare}"
     if kind == "string_too_short" and value == "":
         return "must not be empty"
-    said = str(details["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    return said.replace("Input should be", "must be").replace("Input should", "must")
+    message = str(details["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return message.replace("Input should be", "must be").replace("Input should", "must")
 
 
 def _text_wanted(value: object) -> str:

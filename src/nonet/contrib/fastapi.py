@@ -210,7 +210,7 @@ def _invalid(error: InvalidArgumentsError) -> dict[str, Any]:
 
 
 _UNAVAILABLE = _detail("the task system is unavailable: try again later")
-# What the responses say. Their statuses are those of `nonet.web.statuses`.
+# The texts of the responses; `nonet.web.statuses` has their statuses.
 _BODIES: dict[type[NonetError], Callable[[Any], dict[str, Any]]] = {
     AdmissionRejected: _too_many,
     ServerUnreachableError: _UNAVAILABLE,

@@ -55,10 +55,10 @@ class Contact:
         if not self.is_silent(now):
             return ""
         # A refused login is an answer.
-        is_away = self._problem is None or isinstance(self._problem, ServerUnreachableError)
-        said = f"Redis has not {'answered' if is_away else 'served us'} for"
+        is_unavailable = self._problem is None or isinstance(self._problem, ServerUnreachableError)
+        silence = f"Redis has not {'answered' if is_unavailable else 'served us'} for"
         why = f": {self._problem}" if self._problem is not None else ""
-        return f"{said} {now - self.heard_at:.0f} s{why}"
+        return f"{silence} {now - self.heard_at:.0f} s{why}"
 
 
 class Reached:

@@ -1,4 +1,4 @@
-"""Daemons inside of a program: in its event loop, for as long as an ``async with`` block lasts."""
+"""Daemons inside a program: in its event loop, during an ``async with`` block."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class _Inside:
                     self.raise_failure()
                     await asyncio.wait(self._tasks, timeout=_POLL_SECONDS)
         except TimeoutError:
-            if not limit.expired():  # it is that of a daemon
+            if not limit.expired():  # the cancellation came from a daemon
                 raise
             reasons = "; ".join(self.running.reasons)
             raise TimeoutError(f"not ready after {timeout:g} s: {reasons}") from None

@@ -244,7 +244,7 @@ async def answering_probes(host: str, port: int, daemon: Observed) -> AsyncItera
 
 
 def free_port(host: str, above: int, taken: Collection[int] = ()) -> int:
-    """Return the first port above `above` on which a daemon could listen now; 0 if there is none.
+    """Return the first port above `above` on which a daemon could listen now, or 0.
 
     Args:
         taken: ports that other processes are about to open.

@@ -25,7 +25,7 @@ _LAST_LINES_SECONDS = 1.0
 # How long processes may take to end after a second request.
 _FORCED_SECONDS = 5.0
 LONGEST_STOP_SECONDS = 2 * _FORCED_SECONDS
-"""What `stop_all` may take beyond the seconds that it is given."""
+"""How long `stop_all` may take beyond its `seconds`."""
 
 _FIRST_SECONDS = 1.0
 _LONGEST_SECONDS = 30.0

@@ -103,9 +103,10 @@ class _SignalThread:
             if self._is_closing:
                 return
             for number in numbers:
-                if (told := self._heard(number)) is not None:
+                if (deadline := self._heard(number)) is not None:
                     # A drain request after a second SIGTERM must not extend the deadline.
-                    ends_at, code = min(ends_at, time.monotonic() + told[0]), max(code, told[1])
+                    seconds, exit_code = deadline
+                    ends_at, code = min(ends_at, time.monotonic() + seconds), max(code, exit_code)
 
 
 class Stop:

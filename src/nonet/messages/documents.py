@@ -1,4 +1,4 @@
-"""Encrypt what envelopes, results and errors say of a task's data, and decrypt it for readers.
+"""Encrypt the data of a task in envelopes, results and errors, and decrypt it for readers.
 
 The other parts stay readable: ids, names of classes, labels, classes of errors and times.
 """
@@ -29,7 +29,7 @@ MOST_ERROR_BYTES = 2700
 _TEXTS = ("error", "traceback", "note", "doing")
 # The only key of encrypted arguments; no parameter has such a name.
 _ALL = ""
-# What encoded arguments begin with if they are encrypted: a mapping of one entry, and its key.
+# The beginning of encrypted arguments: a mapping of one entry, and its key.
 _ENCODED = b"\x81\xa0"
 
 _Document = TypeVar("_Document", ResultDocument, ErrorDocument)
@@ -73,7 +73,7 @@ def decrypted_arguments(args: dict[str, Any], id: str, cipher: Cipher) -> dict[s
         return args
     found = decode(cipher.decrypt(item, id, "args"))
     if not isinstance(found, dict):
-        raise MalformedMessageError("its encrypted arguments are no mapping")
+        raise MalformedMessageError("its encrypted arguments are not a mapping")
     return found
 
 
@@ -88,7 +88,7 @@ def decrypted_bytes(data: bytes, id: str, cipher: Cipher) -> bytes:
 
 
 def concealed(document: _Document, id: str, cipher: Cipher) -> _Document:
-    """Encrypt the texts of a result or an error of task `id`; those that are encrypted stay.
+    """Encrypt the texts of a result or an error of task `id`, unless they are encrypted already.
 
     A value is encrypted when it is packed, see `nonet.worker.attempt.conclusion`.
 

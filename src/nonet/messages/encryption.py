@@ -27,9 +27,9 @@ KEY_BYTES = 32
 SETTING = "NONET_ENCRYPTION_KEYS"
 NO_KEY = f"encrypted; this process has no key for it ({SETTING})"
 UNREADABLE = "encrypted, but for another task or namespace, or changed: it cannot be read"
-# How the reason begins why a worker hands a task on that it cannot decrypt.
+# The beginning of the reason with which a worker hands on a task that it cannot decrypt.
 LACKS = "no encryption key"
-# What an encrypted text begins with; `lib/finish.lua` has it too.
+# The beginning of an encrypted text; `lib/finish.lua` has it too.
 MARK = "nonet-encrypted:"
 
 EXTENSION = 11  # code in MessagePack, see `nonet.messages.message`
@@ -178,7 +178,7 @@ class Cipher:
     def decrypt_text(self, text: str, id: str, field: str) -> str:
         """Decrypt a text that `encrypt_text` made; return any other as it is.
 
-        If it cannot be decrypted, say so instead: people read it.
+        If that fails, return the reason in place of the text: people read it.
         """
         item = _in_armor(text)
         if item is None:
@@ -210,7 +210,7 @@ def _aead(key: bytes) -> AESGCM:
 
 
 def _in_armor(text: str) -> Encrypted | None:
-    """Return what an encrypted text holds; None: it is plain text, however it begins."""
+    """Return the ciphertext in an encrypted text; None: it is a plain text."""
     if not text.startswith(MARK) or not _ARMORED.fullmatch(text, len(MARK)):
         return None
     try:
@@ -234,4 +234,4 @@ def _name_in(head: bytes) -> str:
 
 
 NO_KEYS = Cipher()
-"""Of a process without keys: it refuses to submit tasks of encrypted classes."""
+"""For processes without keys: it refuses to submit tasks of encrypted classes."""

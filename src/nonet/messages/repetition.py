@@ -1,9 +1,9 @@
-"""Submit at most once what failed, or what a request with a key asks for: ids and decisions.
+"""Ids and decisions to submit failed tasks, and requests with a key, at most once.
 
-What failed is a dead letter, an entry of the quarantine, or a task in the history. The new task
-is called a repeat. Its id is derived from values that stay unique; a row number does
-not, because ``TRUNCATE`` or a second database can assign it again. A repeat also carries a mark,
-which callers cannot set, so that another task with the same id is not mistaken for it.
+A failed task is a dead letter, an entry of the quarantine, or a task in the history. The new task
+is called a repeat. Its id is derived from values that stay unique; a row number does not, because
+``TRUNCATE`` or a second database can assign it again. A repeat also carries a mark, which callers
+cannot set, so that another task with the same id is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nonet.base.ids import id_of
 
 REPEATS_END = "again-"
-"""The ids of repeats of failures in the history begin so."""
+"""The beginning of ids of repeats of failures in the history."""
 
 _MARK_DIGITS = 32
 _FINISHED = frozenset({"dead", "cancelled", "expired"})
@@ -117,7 +117,7 @@ def repeat_of_request(namespace: str, caller: str, key: str, number: int, body: 
     Args:
         caller: who sends the request; keys of different callers are independent.
         number: the place of the task in the request.
-        body: the request, written in one way only.
+        body: the request in a canonical form.
 
     >>> first = repeat_of_request("nonet", "token:ci", "order-7", 0, b"{}")
     >>> first.id, first.mark == repeat_of_request("nonet", "token:ci", "order-7", 1, b"[]").mark

@@ -13,7 +13,7 @@ from nonet.messages.signing import Signer, unsigned
 def resealed(
     data: bytes, id: str, here: tuple[Signer, Cipher], there: tuple[Signer, Cipher], limit: int
 ) -> bytes:
-    """Return the message of task `id` as its other namespace needs it.
+    """Return the message of task `id`, signed and encrypted for another namespace.
 
     Args:
         here, there: the signer and the cipher of each namespace.

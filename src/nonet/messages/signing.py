@@ -25,7 +25,7 @@ KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 
 
 class Signer:
-    """Signs envelopes with its first key and accepts those of all its keys.
+    """Signs envelopes with its first key and accepts signatures of all its keys.
 
     Args:
         keys: id → key; the first one signs. A signer without keys neither signs nor verifies, so

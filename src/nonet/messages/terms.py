@@ -61,7 +61,7 @@ def _is_span_from(least: float, value: object) -> bool:
 
 
 def is_naive(instant: datetime) -> bool:
-    """Whether an instant has no time zone, so that nobody knows when it is."""
+    """Whether an instant has no time zone."""
     return instant.utcoffset() is None
 
 

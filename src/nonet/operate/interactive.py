@@ -292,7 +292,7 @@ async def _until_taken(
 
 def _refusal(answer: str, detail: str) -> _Refusal:
     """Describe a refusal of `Broker.hold`."""
-    if answer == "CALM":
+    if answer == "WITHHELD":
         lock, _, rest_us = detail.partition("|")
         rest = int(rest_us) / 1e6
         enough = math.ceil(rest)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 _STEPS = (0.5, 1.0, 2.0, 5.0)
 _SPREAD = 0.2
-# How often the pause after an empty fetch is the shortest one: rows may have been skipped because
-# others wait for them.
+# The share of empty fetches after which the pause is the shortest: rows may have been skipped
+# because other rows claim them.
 _IMPATIENCE = 0.1
 _LOWER, _UPPER = 0.5, 2.0
 

@@ -75,7 +75,7 @@ class Changes:
         return self
 
     def finish(self) -> Self:
-        """Let the row be due no more (``due_at`` NULL) until it is touched."""
+        """Set ``due_at`` to NULL: the row is not due again until it is touched."""
         self.due_in, self.is_finished = None, True
         return self
 
@@ -138,7 +138,7 @@ def statements(changes: Changes, now: datetime) -> Sequence[sa.Insert | sa.Updat
     for model, ids, values in [*changes.updates, *touches]:
         mapper = sa.inspect(model)
         key = mapper.primary_key[0]
-        in_order = sorted(ids)  # transactions that lock rows in one order do not deadlock
+        in_order = sorted(ids)  # transactions that lock rows in the same order do not deadlock
         update = sa.update(model).where(key.in_(in_order)).values(with_now(model, values, now))
         made.append(update.execution_options(synchronize_session=False))
     made += [sa.insert(model).values(with_now(model, row, now)) for model, row in changes.inserts]

@@ -64,8 +64,8 @@ class LeaseMixin:
         waiting_since: since when the row waits for its related rows; NULL: it does not.
         attempts: attempts since the last success; negative: exhausted, and about to become a dead
             letter.
-        suspect: whether its attempt began together with those of other rows (1) or alone (2). If
-            that process died, the next attempt runs alone. 0: the last attempt ended.
+        suspect: whether its attempt began beside attempts of other rows (1) or alone (2). If the
+            process died, the next attempt runs alone. 0: the last attempt ended.
 
     Example:
         class Volume(LeaseMixin, Base):

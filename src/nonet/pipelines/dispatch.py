@@ -1,4 +1,4 @@
-"""Hand due rows to tasks: `dispatch` in the process of the pipeline, `take` in that of the task."""
+"""Hand due rows to tasks: the pipeline's process calls `dispatch`, the task's calls `take`."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@ Who may take a row:
 
 * A free row: any pipeline of its table. A row whose lease has ended: its owner only, because the
   owner knows what the dead process may have begun.
-* A *waiting* row (``waiting_since``) could not get its related rows. It keeps its due time, so its
-  place in the order, and claims its related rows: a row that another row claims is left to it. The
-  row that has waited longer goes first.
-* A row that is due and claimed by its parent (`Children`) leaves itself to the parent; one that is
-  shared (`Shared`) goes by age: before a main row that began to wait after it was due. So neither
-  side starves: many main rows may wait for a shared row, but only one parent for a child.
+* A *waiting* row (``waiting_since``) could not get its related rows. It keeps its due time, and so
+  its place in the order. It claims its related rows: other rows do not take them. The row that has
+  waited longer goes first.
+* A due row that its parent claims (`Children`) waits for the parent. A due row that is shared
+  (`Shared`) goes before a main row that began to wait after the shared row was due. So neither side
+  starves: many main rows may wait for a shared row, but only one parent for a child.
 * An owner or a waiting row that has not come back for `ABANDONED_SECONDS` is ignored.
 """
 
@@ -58,7 +58,7 @@ def owner_of_related(pipeline: Pipeline[Any], key: Any) -> str:
 
 
 def may_take(table: sa.Table, owner: str) -> sa.ColumnElement[bool]:
-    """Whether an owner that is no pipeline may lease a row now; a waiting row may be taken."""
+    """Whether a program, not a pipeline, may lease a row now; it may take a waiting row."""
     columns = table.c
     is_free = columns.lease_token.is_(None)
     is_over = columns.lease_expires_at < db_now()
@@ -105,7 +105,7 @@ async def prefer_index(session: AsyncSession) -> None:
 
     It cannot know that most rows are free. Without statistics of the lease columns, as after a bulk
     load, PostgreSQL would read and sort the whole table for each fetch. MariaDB would collect all
-    rows that wait before it looks at one that is due.
+    waiting rows before it examines a due one.
     """
     dialect: Any = (await session.connection()).dialect
     if dialect.name == "postgresql":
@@ -116,7 +116,7 @@ async def prefer_index(session: AsyncSession) -> None:
 
 
 def is_claimed(mains: Mains) -> sa.ColumnElement[bool]:
-    """Whether a main row waits for a row that no process has, and goes first."""
+    """Whether a main row that waits for a free row goes before it."""
     return sa.or_(*(_claim(of, related, related.goes_first) for of, related in mains))
 
 

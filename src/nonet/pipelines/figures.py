@@ -1,4 +1,4 @@
-"""What operators see of rows: `measure` counts those of a pipeline, `look` reads one."""
+"""What operators see of rows: `measure` counts the rows of a pipeline, `look` reads one row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def measure(pipeline: Pipeline[Any]) -> RowFigures:
     due = rows.limit(MOST + 1).subquery()
     is_leased = due.c.lease_token.is_not(None)
     is_over = due.c.lease_expires_at < db_now()
-    # A row that was long in process became free when its lease ended, not when it was due.
+    # A row whose process died became free when its lease ended, not when it was due.
     free_since = sa.case(
         (sa.not_(is_leased), due.c.due_at), (is_over, due.c.lease_expires_at), else_=None
     )

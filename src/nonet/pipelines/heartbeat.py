@@ -40,8 +40,8 @@ class Beating:
         lasts: seconds of a lease.
         deadline: monotonic time until which the lease is trusted.
         on_lost: called once, in the thread, with the reason.
-        is_ending: a transaction that ends the lease has begun. It checks the lease itself, and
-            after its commit the lease is gone on purpose: so no loss is reported any more.
+        is_ending: a transaction that ends the lease has begun. It checks the lease itself, and its
+            commit removes the lease on purpose, so no loss is reported.
     """
 
     items: Sequence[Held]
@@ -113,7 +113,7 @@ class Heartbeat:
         return beating
 
     def drop(self, beating: Beating) -> None:
-        """Renew a lease no more."""
+        """Stop renewing a lease."""
         with self._changed:
             self._held.discard(beating)
 
@@ -227,7 +227,7 @@ async def renewing(database: RowDatabase) -> AsyncIterator[Heartbeat]:
     Raises:
         ConfigurationError: the URL of the database is wrong or its driver is not installed.
     """
-    _ = database.engine  # raises here what would end the thread
+    _ = database.engine  # raise here an error that would end the thread
     heartbeat, users = _sharing.get(database) or (Heartbeat(database), 0)
     if not users:
         heartbeat.start()

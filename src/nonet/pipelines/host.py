@@ -49,7 +49,7 @@ class PipelineHost(Observed):
         client: the client of the open application.
         injector: provides the parameters of ``process``.
         pipelines: the pipelines that this process knows.
-        names: those that it runs.
+        names: the names of the pipelines to run.
 
     Raises:
         NotFoundError: a name is unknown.

@@ -1,4 +1,4 @@
-"""Values of leasing: a leased row, what a load returns, and why a row cannot be had."""
+"""Values of leasing: a leased row, the result of a load, and why a row is refused."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Lease:
         waited: seconds for which it had been due then.
         waiting: seconds for which it had waited for its related rows then.
         waiting_since: since when; None: it had not.
-        suspect: the column ``suspect`` then; other than 0: a process died while it processed the
-            row, so the row must run alone.
+        suspect: the column ``suspect`` then. Not 0: a process died while it processed the row, so
+            the row must run alone.
         attempt: number of this attempt, from 1; 0: not counted yet.
         related: its related rows.
     """
@@ -52,7 +52,7 @@ class Lease:
     related: list[Held] = field(default_factory=list)
 
 
-# Values of the column ``suspect``: how an attempt began that has not ended.
+# Values of the column ``suspect`` of a row whose attempt has not ended: how the attempt began.
 WITH_OTHERS, ALONE = 1, 2
 
 

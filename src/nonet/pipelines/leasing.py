@@ -2,14 +2,14 @@
 
 One row in one pass: `fetch` → `load` → (`process`, outside of this module) → `apply` or `fail`.
 Every statement that changes a leased row checks its key and its token, so that a worker that lost
-its lease changes nothing. All times are those of the database.
+its lease changes nothing. All times are by the clock of the database.
 
 All related rows are leased in one transaction or none is, and no row is leased while its
 transaction waits for another row. So no two rows can wait for each other.
 
-The death of a process is not seen, but inferred: a load records that an attempt begins, and how
-(``suspect``), and every end of an attempt erases that. An attempt that died among others is not
-counted, because any of them may be the cause: it is repeated alone, under the same number.
+The death of a process is inferred: a load records that an attempt begins, and how (``suspect``),
+and every end of an attempt erases that record. An attempt that died beside others is not counted,
+because any of them may be the cause: it is repeated alone, under the same number.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Leasing:
         mains_of: returns the pipelines whose related rows are in a table.
 
     Attributes:
-        mains: those whose related rows are in the table of this pipeline.
+        mains: the pipelines whose related rows are in the table of this pipeline.
         fetched: selects the rows of a fetch.
     """
 
@@ -86,7 +86,7 @@ class Leasing:
         self._related = RelatedLeases(pipeline, mains_of)
         self.mains: Mains = mains_of(self.table)
         due = self.table.c.due_at <= db_now()
-        if pipeline.process_as is not None:  # `dispatch` has the others
+        if pipeline.process_as is not None:  # `dispatch` has the other statements
             due = sa.and_(due, self.table.c.attempts < 0)
         self.fetched: sa.Select[Any] = in_index_order(
             fetch_statement(pipeline, self.mains, due), pipeline
@@ -299,9 +299,9 @@ class Leasing:
         await self._related.wake(lease)
 
     async def wait(self, lease: Lease) -> float:
-        """Make it a waiting row, because a related row was not free. Raises `Stale`.
+        """Let the row wait, because a related row was not free. Raises `Stale`.
 
-        It keeps its due time, and the time since when it waits, so that it keeps its place.
+        It keeps its due time, and the start of its wait, so that it keeps its place.
 
         Returns:
             In how many seconds it tries again, unless a release wakes it before.
@@ -317,7 +317,7 @@ class Leasing:
             # Its task ends, and the next one must differ from it.
             values |= {columns.due_at: db_now(), columns.last_processed_at: db_now()}
         await self._change(lease, values)
-        # They may have been released after it had tried, and before it could be woken.
+        # The related rows may have been released after the try, and before this row could be woken.
         async with self.database.transaction() as session:
             query = sa.select(columns.waiting_since).where(self._key == lease.key)
             since = await session.scalar(query)
@@ -326,7 +326,7 @@ class Leasing:
         return again
 
     async def defer(self, lease: Lease, seconds: float) -> None:
-        """Release a row that must run alone, and cannot; it is fetched again after a while."""
+        """Release a row that must run alone, but cannot now; it is fetched again after a while."""
         columns = self.table.c
         values = {columns.lease_token: None, columns.lease_expires_at: db_now(seconds)}
         await self._change(lease, values)
@@ -335,7 +335,7 @@ class Leasing:
     async def _releasing(self, *leases: Lease) -> AsyncIterator[AsyncSession]:
         """Open a transaction that releases rows, and after it wake the rows that wait for them.
 
-        Wake them also if an earlier try was committed whose reply was lost.
+        Wake them also if an earlier try was committed but its reply was lost.
         """
         async with self.database.transaction() as session:
             yield session
@@ -361,10 +361,10 @@ class Leasing:
                 await _update(session, self.table, mine, free(self.table))
 
     async def _take_back(self, session: AsyncSession, lease: Lease) -> None:
-        """Let an attempt that was loaded not count."""
+        """Do not count an attempt that was loaded."""
         columns = self.table.c
         values: dict[Any, Any] = {columns.suspect: lease.suspect}
-        if lease.suspect != WITH_OTHERS:  # such an attempt repeats the number of the one that died
+        if lease.suspect != WITH_OTHERS:  # the next attempt repeats the number
             is_counted = columns.attempts == lease.attempt
             values[columns.attempts] = sa.case(
                 (is_counted, lease.attempt - 1), else_=columns.attempts
@@ -372,7 +372,7 @@ class Leasing:
         await _update(session, self.table, self._is_mine(lease), values)
 
     async def give_up(self, lease: Lease) -> None:
-        """Release the rows of a lost lease. This process is alive, so the row is no suspect."""
+        """Release the rows of a lost lease. This process is alive, so the row is not a suspect."""
         values = free(self.table) | {self.table.c.suspect: lease.suspect}
         async with self._releasing(lease) as session:
             await self._related.release(session, lease)
@@ -380,7 +380,7 @@ class Leasing:
                 announce(session, self.table.name)
 
     async def clear(self, lease: Lease) -> None:
-        """Let a row whose lease ends by itself be no suspect: this process lives."""
+        """Mark a row whose lease ends by itself as no suspect: this process is alive."""
         await self._change(lease, {self.table.c.suspect: lease.suspect})
 
     # ---- helpers --------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ class Leasing:
 
 
 def _unless_touched(due: datetime | None, guard: _Guard, lease: Lease) -> datetime | None:
-    """The due time of a row, unless it was touched during the lease: that changed it."""
+    """The due time to set; a row that was touched during the lease keeps its own."""
     return due if guard.due_at == lease.due_at else guard.due_at
 
 

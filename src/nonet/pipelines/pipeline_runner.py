@@ -89,7 +89,7 @@ class PipelineRunner:
             lambda: options().interval,
             partial(letters.write, self.pipeline.name),
             started=tally.started,
-            # A release that wakes the row may be missed: look when it tries again by itself.
+            # A release that wakes the row may be missed: fetch when it tries again by itself.
             waits=lambda seconds: self._loop.call_later(seconds, self.hinted.set),
             has_outbox=has_outbox,
         )
@@ -150,7 +150,7 @@ class PipelineRunner:
         if options.paused:
             await self._release_queue()
             return _LOOK_SECONDS
-        if self._room.is_reserved:  # meanwhile other processes can have the queued rows
+        if self._room.is_reserved:  # meanwhile other processes can take the queued rows
             await self._put_off_overdue()
             await self._release_queue(but_suspect=True)
             return _LOOK_SECONDS
@@ -176,7 +176,7 @@ class PipelineRunner:
         return 0.0 if len(leases) == limit else self._pauses.after(found) or _AGAIN_SECONDS
 
     async def _take_in(self, items: list[Item]) -> None:
-        """Queue leased rows, and release or put off those that this process cannot run now."""
+        """Queue leased rows, and release or put off rows that this process cannot run now."""
         if self._room.is_reserved:
             await self._let_go(items)
             return
@@ -186,7 +186,8 @@ class PipelineRunner:
             self._start_queued()
             await self._let_go([item for item in items if item is not suspects[0]])
             return
-        # First those that have waited for related rows, which wait for them as well.
+        # First the rows that have waited for related rows: their related rows are held back for
+        # them.
         others = [item for item in items if not item.lease.suspect]
         self._queue.extendleft(item for item in others[::-1] if item.lease.waiting_since)
         self._queue += [item for item in others if not item.lease.waiting_since]
@@ -318,7 +319,7 @@ class PipelineRunner:
         left = list(self._running)
         for item in left:
             item.is_stopped = True
-            # Not in the middle of its last transaction, which has 2 s left to end.
+            # Do not interrupt its last transaction, which has 2 s left to end.
             if item.task is not None and not item.beating.is_ending:
                 item.task.cancel()
         if left:

@@ -54,7 +54,7 @@ class PipelineTally:
 
     @property
     def wait(self) -> float:
-        """Mean seconds that the rows of the last minute had been due when they started."""
+        """Mean seconds from due time to start, over the rows of the last minute."""
         since = time.monotonic() - _WINDOW_SECONDS
         waits = [wait for at, wait in self._waited if at >= since]
         return sum(waits) / len(waits) if waits else 0.0

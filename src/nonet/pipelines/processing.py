@@ -51,7 +51,7 @@ class Item:
     """A leased row in this process.
 
     Attributes:
-        is_alone: no other row or task runs in this process meanwhile.
+        is_alone: no other row or task runs in this process.
         lost: why the lease is lost; None while it is not.
         is_stopped: the process stops, so the row is handed back.
         task: the asyncio task that processes it; None while it is queued.
@@ -85,8 +85,8 @@ class Processing:
     Args:
         interval: returns the seconds until a processed row is due again.
         write: writes dead letters.
-        started: called with the seconds that a row had been due.
-        waits: called with the seconds until a row tries again that waits for related rows.
+        started: called with the seconds from the due time of a row to its start.
+        waits: called with the seconds until a row that waits for related rows tries again.
         has_outbox: durable tasks are stored in the database of the rows.
     """
 
@@ -317,8 +317,8 @@ class Processing:
     async def _give_up(self, item: Item) -> None:
         """Release the rows of a lost lease, and retry until the database answers.
 
-        After an outage all rows of this process would look as if it had died with them, and would
-        run one by one.
+        Otherwise, after an outage, all rows of this process would look as if the process had died,
+        and would run one by one.
         """
         ends_at = time.monotonic() + _GIVE_UP_SECONDS
         while True:
@@ -348,7 +348,7 @@ def _timed_out(limit: float | None) -> TaskTimeoutError:
 
 
 def of_row(process: Callable[..., Any]) -> Callable[..., Any]:
-    """What an injector has to fill: all parameters of `process` but the row."""
+    """The parameters that an injector fills: all parameters of `process` except the row."""
     return partial(process, **{next(iter(inspect.signature(process).parameters)): None})
 
 

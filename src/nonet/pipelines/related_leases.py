@@ -65,12 +65,13 @@ class RelatedLeases:
         return Held(table, tuple(got), lease.token, owner)
 
     def _may_lease(self, main: Any, related: Related, since: Any) -> sa.ColumnElement[bool]:
-        """The related rows that a main row, which waits since a time, may lease now."""
+        """The related rows that a main row may lease now, given since when it waits."""
         table = table_of(related.model)
         owner = owner_of_related(self._pipeline, main)
         is_left = is_claimed_before(self._mains_of(table), table, since)
         is_free = sa.and_(may_take(table, owner), sa.not_(is_left))
-        # Only attempts of this row have this owner. Its lease is ours, so theirs have ended.
+        # Only attempts of this row use this owner. We have its lease, so earlier attempts have
+        # ended.
         is_own = table.c.lease_owner == owner
         return sa.and_(related.condition(self._pipeline.model, main), sa.or_(is_free, is_own))
 
@@ -81,7 +82,7 @@ class RelatedLeases:
         return int((await session.execute(count)).scalar_one())
 
     async def are_free(self, session: AsyncSession, main: Any, since: Any) -> bool:
-        """Whether a main row that waits since a time could lease all related rows."""
+        """Whether a main row could lease all related rows, given since when it waits."""
         for related in self._pipeline.related:
             table = table_of(related.model)
             free_now = sa.select(sa.func.count()).select_from(table)
@@ -119,11 +120,11 @@ class RelatedLeases:
         announce(session, table.name)  # such a row may be due, and its pipeline has skipped it
 
     async def wake(self, *leases: Lease) -> None:
-        """Let the rows that wait for released rows try again now, those that wait longest first.
+        """Let the rows that wait for released rows try again now, the longest waiting first.
 
-        Only as many as there are rows: the others would find the rows leased again. This follows
-        the commit of the release, and a row that has tried in vain checks its related rows after
-        the commit of its wait. So one of both sees the other.
+        It wakes only as many as there are released rows: the others would find them leased again.
+        It runs after the commit of the release, and a row that must wait checks its related rows
+        after the commit of its wait. So one of the two sees the other.
         """
         freed: list[tuple[sa.Table, Sequence[Any]]] = [
             (table_of(self._pipeline.model), [lease.key for lease in leases])

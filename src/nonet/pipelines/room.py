@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from nonet.pipelines.processing import Item
 
 # How long a process starts no row so that a suspect can run alone. If its other rows take longer,
-# another process may try. This one tries again after a pause that is longer by this factor, and
-# then for twice as long: so a suspect runs also where all rows are long.
+# another process may try. This one tries again after a pause that grows by this factor, and then
+# waits twice as long: so a suspect also runs where all rows are long.
 ALONE_SECONDS = 60.0
 _PAUSES = 5.0
 
@@ -19,8 +19,8 @@ _PAUSES = 5.0
 class Room:
     """The rows that all pipelines of this process run.
 
-    A row with which a process died may kill this one as well. It runs alone, so that its death
-    blames no other row.
+    A row that was present when a process died may kill this process as well. It runs alone, so that
+    a death blames no other row.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Room:
         return item if is_late and item is not None and item not in self._running else None
 
     def reserve(self, item: Item) -> bool:
-        """Let no row start but this one, until it has left; return False if it cannot have that."""
+        """Let no other row start until this one has left; return False if that is impossible."""
         if self.is_reserved or time.monotonic() < self._pause_ends:
             return False
         self._reserved, self._reserved_at = item, time.monotonic()

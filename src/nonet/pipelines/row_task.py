@@ -154,7 +154,7 @@ def _imported(task: RowTask) -> type[Pipeline[Any]] | None:
 
 
 def _mains_of(table: sa.Table) -> Mains:
-    """The pipelines whose related rows are in a table, of those that this process has imported."""
+    """The imported pipelines whose related rows are in a table."""
     return mains_of(_subclasses(Pipeline), table)
 
 

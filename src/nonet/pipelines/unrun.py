@@ -22,7 +22,8 @@ Known = Mapping[str, type[Pipeline[Any]]]
 class UnrunPipelines:
     """Counts the rows of known pipelines that no process has reported lately.
 
-    Processes count the rows of the pipelines that they run. Rows of the others become due as well.
+    Processes count the rows of the pipelines that they run; rows of other pipelines become due,
+    too.
 
     Args:
         reports: what the processes that run pipelines report.
@@ -55,7 +56,7 @@ class UnrunPipelines:
         try:
             async with cls.database.used_once(name):
                 rows = await measure(cls())
-        except NonetError as error:  # perhaps this process is not to reach that database
+        except NonetError as error:  # this process may have no access to that database
             self._log.failed(error, _COUNT_SECONDS)
             return
         self._log.succeeded()

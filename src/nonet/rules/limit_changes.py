@@ -184,20 +184,20 @@ def effects(limit: Limit, used: int | None, waiting: int | None) -> list[str]:
     >>> effects(Limit(9), 4, 7)[0]
     'up to 5 of the 7 waiting tasks can start at once'
     """
-    told = []
+    lines = []
     if limit.limit is None:
-        told.append("there is no limit then, not even the one that the class declares")
+        lines.append("there is no limit then, not even the one that the class declares")
     elif used is not None and used >= limit.limit:
-        told.append(
+        lines.append(
             f"{used} count now: they continue, and none starts until fewer than {limit.limit} do"
         )
     elif used is not None and waiting:
         free = min(waiting, limit.limit - used)
-        told.append(f"up to {free} of the {waiting} waiting tasks can start at once")
+        lines.append(f"up to {free} of the {waiting} waiting tasks can start at once")
     if waiting and limit.limit is None:
-        told.append(f"all of the {waiting} waiting tasks can start, as far as workers are free")
-    told.append(
+        lines.append(f"all of the {waiting} waiting tasks can start, as far as workers are free")
+    lines.append(
         "it lasts until it is unset, or until Redis loses its data: put a permanent limit into "
         "the configuration"
     )
-    return told
+    return lines

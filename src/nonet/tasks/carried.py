@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 _MOST_NAMES = 16
 _LONGEST_NAME = 64
 _MOST_BYTES = 256
-# Labels with a meaning of their own, and fields of log lines.
+# Labels with a meaning for Nonet, and fields of log lines.
 _RESERVED = {"priority", "size", "entry", "occurrence", "schedule"}
 _RESERVED |= {"timestamp", "level", "logger", "event", "exception", "stack", "namespace", "worker"}
 _RESERVED |= {"task_id", "task", "attempt", "trace_id", "span_id"}
@@ -77,7 +77,7 @@ def carry_context(
     processes load that module.
 
     Args:
-        variable: the variable. A value of None does not travel, and neither does its default.
+        variable: the variable. A value of None does not travel, nor does its default.
         name: name of the label and of the field in log lines, an identifier of at most 64
             characters; None: the name of the variable.
         decode: makes a value from its text, which is ``str(value)``.

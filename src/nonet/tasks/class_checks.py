@@ -30,7 +30,7 @@ _OURS = PeriodicVoAwareBaseTask.__mro__
 _TASK_ATTRIBUTES = tuple(inspect.get_annotations(BaseTask))
 _PERIODIC_ATTRIBUTES = tuple(inspect.get_annotations(PeriodicBaseTask))
 _METHODS_WE_CALL = ("execution_locks", "unique_key")
-# What other task systems call these attributes.
+# The names of these attributes in other task systems.
 OTHER_NAMES = {
     "max_retries": "retry_policy = ExponentialBackoff(max_retries=…)",
     "retries": "retry_policy = ExponentialBackoff(max_retries=…)",

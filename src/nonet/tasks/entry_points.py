@@ -62,7 +62,7 @@ def import_problem(error: BaseException, module_name: str) -> str:
 
 
 def _line_in(module_name: str, error: BaseException) -> str:
-    """The last line of a package that an error passed through, as ``" (file.py:12)"``; or empty."""
+    """The last line in a package that an error passed through, as ``" (file.py:12)"``; or empty."""
     top = module_name.partition(".")[0]
     lines = [
         f" ({Path(frame.f_code.co_filename).name}:{number})"

@@ -28,7 +28,7 @@ from nonet.tasks.task import (
     TaskOf,
     TaskOptions,
     ensure_task,
-    with_said,
+    task_and_options,
 )
 from nonet.tasks.workflows import Workflow, step_terms
 
@@ -292,8 +292,8 @@ class TaskContext:
         report fails the task.
 
         Args:
-            fraction: from 0 to 1, stored with four decimals; None, or no number: unknown. A number
-                outside counts as 0 or 1.
+            fraction: from 0 to 1, stored with four decimals; anything but a number: unknown. A
+                number outside of the range counts as 0 or 1.
             text: what it is doing, cut to 60 bytes of UTF-8. A mapping is shown as
                 ``files=3 bad=1``. Secrets are masked.
 
@@ -318,8 +318,8 @@ class TaskContext:
 
         Args:
             task: the task.
-            options: those of `BaseTask.schedule` except ``transaction``. A delay, and a `start_by`
-                that is a duration, count from the end of this task.
+            options: the options of `BaseTask.schedule` except ``transaction``. A delay, and a
+                `start_by` that is a duration, count from the end of this task.
 
         Returns:
             The id that the task will have, unless another task holds its unique key by then.
@@ -334,12 +334,12 @@ class TaskContext:
         """
         if self._prepare is None:
             raise LookupError("after_commit() works only inside a running task")
-        given, said = with_said(task, options, "after_commit()", "transaction")
+        given, chosen = task_and_options(task, options, "after_commit()", "transaction")
         ensure_task(given, "after_commit")
         if type(given).durable:
             problem = "the class is durable: submit it with schedule(transaction=…)"
             raise InvalidArgumentsError(type(given).__name__, [problem])
-        prepared = self._prepare(given, said)
+        prepared = self._prepare(given, chosen)
         mend = "submit one task that submits the others, or use spawn_with_callback()"
         self._check_room(prepared, "after_commit", mend)
         self._after_commit = [*self._after_commit, prepared]
@@ -417,8 +417,8 @@ class TaskContext:
                     "the other, so that the id would be too long: submit a new workflow instead"
                 )
                 raise InvalidArgumentsError(self.name, [problem])
-            said = replace(step.options, id=id, delay=None)  # the terms have the delay
-            prepared = self._prepare(step.task, said, is_step=True)
+            chosen = replace(step.options, id=id, delay=None)  # the terms have the delay
+            prepared = self._prepare(step.task, chosen, is_step=True)
             self._check_room(prepared, "add_step", "let a step that it adds add the others")
         except BaseException:
             added.steps.pop()

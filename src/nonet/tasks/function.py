@@ -66,7 +66,7 @@ class TaskAttributes(TypedDict, total=False):
 class FunctionTask(BaseTask, Generic[P, T]):
     """Base of the classes that `task` makes of functions.
 
-    Its arguments are those of the function, without what is injected. They are attributes, too,
+    Its arguments are the arguments of the function that are not injected. They are attributes, too,
     unless the class has an attribute of that name.
 
     Example:
@@ -78,7 +78,7 @@ class FunctionTask(BaseTask, Generic[P, T]):
         assert await double(4).execute() == 8
     """
 
-    # The signatures of the function: as it is, and without what is injected.
+    # The signatures of the function: complete, and without injected parameters.
     _whole: ClassVar[inspect.Signature]
     _signature: ClassVar[inspect.Signature]
 
@@ -88,7 +88,7 @@ class FunctionTask(BaseTask, Generic[P, T]):
         def __init__(self, *args: P.args, **kwargs: P.kwargs) -> None: ...
 
         def execute(self, *args: Any, **kwargs: Any) -> T:
-            """Call the function with the arguments of this task and with what is injected."""
+            """Call the function with the arguments of this task and the injected ones."""
             raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -119,11 +119,11 @@ def task(
 
 
 def task(function: Any = None, /, **options: Unpack[TaskAttributes]) -> Any:
-    """Make a task class of a function; its arguments are those of the task.
+    """Make a task class of a function; its arguments are the arguments of the task.
 
     The class is used like any other: ``add(1, 2).schedule()`` submits a task, and the name of the
-    class is that of the function. Parameters that are marked with `nonet.Depends`, in their
-    annotation or as their default, are injected and no arguments. In a unit test call
+    class is the name of the function. Parameters that are marked with `nonet.Depends`, in their
+    annotation or as their default, are injected, and are not arguments. In a unit test call
     ``add(1, 2).execute()``, which awaits or returns what the function does; injected parameters are
     passed to it.
 
@@ -132,7 +132,7 @@ def task(function: Any = None, /, **options: Unpack[TaskAttributes]) -> Any:
         options: class attributes of `nonet.BaseTask` by name, as ``priority``, ``size`` and
             ``retry_policy``; and the following two.
         locks: locks of the task, besides the default ones: a list, or a function that returns one.
-            Its parameters are some of those of the task, by name.
+            Its parameters are some of the task's, by name.
         schedule: makes a periodic task, which the scheduler submits.
 
     Raises:
@@ -178,7 +178,7 @@ def _class_of(function: Any, options: TaskAttributes) -> type[FunctionTask[..., 
 
 
 def _check(function: Any, options: TaskAttributes) -> None:
-    """Refuse what no class can be made of.
+    """Refuse an object of which no class can be made.
 
     Raises:
         TypeError: it is not a function, or an option is unknown.
@@ -254,7 +254,7 @@ def _disguised(
     method: Any, function: Any, parameters: list[inspect.Parameter]
 ) -> Callable[..., Any]:
     """Give a method some parameters of a function, and their annotations."""
-    functools.update_wrapper(method, function)  # names in annotations are those of its module
+    functools.update_wrapper(method, function)  # annotations use names of its module
     method.__name__ = method.__code__.co_name.removesuffix("_async")
     method.__qualname__ = f"{function.__qualname__}.{method.__name__}"
     method.__signature__ = inspect.signature(function).replace(parameters=parameters)

@@ -179,8 +179,8 @@ class TaskPage:
 
     Attributes:
         rows: the tasks.
-        matched: how many tasks match, as far as is known: exact if no class and no label is asked
-            for, or if `searched` is `total`; otherwise the number that was found.
+        matched: how many tasks match: exact without a filter by class or label, or if `searched` is
+            `total`; otherwise the number that was found.
         searched: how many tasks were examined.
         total: how many tasks there are in the places that were searched.
         cursor: continues the list behind these rows; empty at the end.
@@ -240,7 +240,7 @@ class BoundId(str):
     """An id, and the client of the application that it came from.
 
     Attributes:
-        created: False if what has the id existed before.
+        created: False if it existed before.
     """
 
     _client: Any

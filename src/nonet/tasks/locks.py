@@ -381,7 +381,7 @@ def encode_locks(
 ) -> str:
     """Encode locks as the lines that the scripts read, one for each name.
 
-    Two declarations of one lock are merged into one that satisfies both: the exclusive side, the
+    Two declarations of one lock are merged so that both are satisfied: the exclusive side, the
     smaller limit, the larger count of items, and the longer TTL.
 
     Args:

@@ -79,7 +79,7 @@ class RunningTask:
         retry_in: time until the next attempt, if `outcome` is ``retry`` or ``crash``.
 
     Args:
-        context, arguments: what `id`, `labels` and `arguments` come from; Nonet passes them.
+        context, arguments: the sources of `id`, `labels` and `arguments`; Nonet passes them.
 
     Example:
         class LogFailures(Middleware):
@@ -133,13 +133,13 @@ class RunningTask:
 class Middleware:
     """Base class of code that runs around submissions and attempts: override what you need.
 
-    Its methods are generators with one ``yield``. Several middlewares nest: that with the lowest
+    Its methods are generators with one ``yield``. Several middlewares nest: the one with the lowest
     `order` is the outermost. An exception in a middleware is logged, counted
     (``nonet_middleware_errors_total``) and changes nothing else: the task is submitted, runs and is
     settled as without the middleware. So put what a task needs into a dependency instead.
 
     Class attributes:
-        order: position; of two with the same order, that registered first is outside.
+        order: position; of two with the same order, the one registered first is outside.
 
     Example:
         class Timing(Middleware):
@@ -180,7 +180,7 @@ class Middleware:
         The code before ``yield`` runs before the task is built and its dependencies are opened.
         Context variables that it sets are visible to them. The code after it runs when the outcome
         is known and before it is settled. The exception of a failed attempt is raised at the
-        ``yield``; what becomes of it there has no effect.
+        ``yield``; handling it there has no effect.
 
         If a child process died, the worker runs the whole method afterwards, with the crash as the
         exception.
@@ -202,8 +202,8 @@ class Middleware:
     def around_thread(self, task: RunningTask) -> Iterator[None]:
         """Run around an ``execute`` that is a plain function, in the thread that runs it.
 
-        For what belongs to a thread, such as database connections. Its time counts as that of the
-        task. An exception of ``execute`` is raised at the ``yield``.
+        For resources that belong to a thread, such as database connections. Its time counts as time
+        of the task. An exception of ``execute`` is raised at the ``yield``.
 
         Args:
             task: the attempt.
@@ -283,8 +283,8 @@ def register_middleware(middleware: Middleware) -> None:
         middleware: the middleware; registering it a second time changes nothing.
 
     Raises:
-        RegistrationError: it is no instance of a subclass of `Middleware`, or one of its methods is
-            no generator.
+        RegistrationError: it is not an instance of a subclass of `Middleware`, or one of its
+            methods is not a generator.
 
     Example:
         class Announce(Middleware):
@@ -356,11 +356,11 @@ class Middlewares:
     """The middlewares of one application, outermost first.
 
     Attributes:
-        around_submit: those that do anything around a submission.
-        around_attempt: those that do anything around an attempt.
-        around_thread: those that do anything around an attempt in a thread.
-        recipes: those of `add` that child processes can make.
-        left_out: names of those of `add` that child processes cannot make.
+        around_submit: the middlewares that do anything around a submission.
+        around_attempt: the middlewares that do anything around an attempt.
+        around_thread: the middlewares that do anything around an attempt in a thread.
+        recipes: for the middlewares of `add` that child processes can make.
+        left_out: names of the middlewares of `add` that child processes cannot make.
         are_around_submit: whether any in this process does anything around a submission.
     """
 
@@ -378,7 +378,7 @@ class Middlewares:
         return iter(self._all)
 
     def extend(self, found: Iterable[Middleware]) -> None:
-        """Add middlewares inside those of the same order; one that is there is not added again."""
+        """Add middlewares inside others of the same order; do not add a middleware twice."""
         known = set(map(id, self._all))  # middlewares that are dataclasses may be equal
         self._all += [item for item in found if id(item) not in known]
         self._all.sort(key=lambda item: item.order)

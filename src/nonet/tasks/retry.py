@@ -147,5 +147,5 @@ class ExponentialBackoff(RetryPolicyBase):
 
 NO_RETRY = NoRetry()
 
-# The configuration knows their arguments, and workers ask them without a child process.
+# The configuration knows their arguments, and workers call them without a child process.
 BUILT_IN_POLICIES: tuple[type[RetryPolicyBase], ...] = (NoRetry, ExponentialBackoff)

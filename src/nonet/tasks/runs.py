@@ -1,4 +1,4 @@
-"""Submitted workflows: `WorkflowRun`, the handle of one, and how it and its steps are shown."""
+"""Submitted workflows: the handle `WorkflowRun`, and the status of a workflow and its steps."""
 
 from __future__ import annotations
 
@@ -209,9 +209,9 @@ class WorkflowRun(WorkflowId):
         return await self._client.cancel_workflow(self, reason)
 
     async def resume(self) -> int:
-        """Run again what failed, and what was cancelled because of it.
+        """Run the failed steps again, and the steps that were cancelled because of them.
 
-        Steps that are done do not run again, and neither do those whose failure was taken over. The
+        Steps that are done do not run again, nor do steps whose failure was taken over. The
         dead letters of the failed steps are withdrawn. If this call is interrupted, the leading
         scheduler continues.
 
@@ -220,7 +220,8 @@ class WorkflowRun(WorkflowId):
 
         Raises:
             NotFoundError: it is unknown, or is not kept any more.
-            ConflictError: it has not failed, or a dead letter of it was submitted again.
+            ConflictError: it has not failed, or a dead letter of one of its steps was submitted
+            again.
         """
         return await self._client.resume_workflow(self)
 

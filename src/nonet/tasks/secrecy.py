@@ -43,7 +43,7 @@ def masked_arguments(arguments: Mapping[str, Any], cls: type | None) -> dict[str
 
 
 def masked_result(value: Any, cls: type | None) -> Any:
-    """Copy the result of a task with what is secret in it masked; see `masked_arguments`.
+    """Copy the result of a task with its secrets masked; see `masked_arguments`.
 
     All of it is secret if the annotation of ``execute`` says so, or without the class.
     """

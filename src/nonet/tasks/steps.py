@@ -109,7 +109,7 @@ def failed(step: Step[Any]) -> Edge:
 
 
 def ended(step: Step[Any]) -> Edge:
-    """In ``after=``: run when this step has ended, however it did.
+    """In ``after=``: run when this step has ended, in whatever state.
 
     Args:
         step: a step of the same workflow.
@@ -121,4 +121,4 @@ def ended(step: Step[Any]) -> Edge:
 
 
 After = Step[Any] | Edge | Iterable[Step[Any] | Edge]
-"""What a step comes after: steps that must be done, or edges."""
+"""The predecessors of a step: steps that must be done, or edges."""

@@ -86,5 +86,5 @@ class WorkflowRun(WorkflowId):
         return self._client.cancel_workflow(self, reason)
 
     def resume(self) -> int:
-        """Run again what failed; returns and raises as `nonet.WorkflowRun.resume`."""
+        """Run the failed steps again; returns and raises as `nonet.WorkflowRun.resume`."""
         return self._client.resume_workflow(self)

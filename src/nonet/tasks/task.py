@@ -128,7 +128,7 @@ class Options(Struct, frozen=True, kw_only=True):
             ) from None
 
 
-# What other task systems call these options, and what is an option of the class here.
+# Names of these options in other task systems, and options that belong to the class here.
 _OTHER_OPTIONS = {
     "countdown": "delay=…",
     "defer_by": "delay=…",
@@ -161,8 +161,8 @@ class PlainTask(Protocol[R_co]):
 class TaskOf(Protocol[R_co]):
     """For type checkers: any task whose result is an `R_co`, recognised by its ``schedule``.
 
-    Functions that take a task use this protocol instead of overloads like those of
-    `BaseTask.schedule`: after one wrong call of overloads, pyright rejects correct calls too.
+    Functions that take a task use this protocol instead of overloads, as `BaseTask.schedule` has:
+    after one wrong call of overloads, pyright rejects correct calls too.
     """
 
     def schedule(self) -> Coroutine[Any, Any, Handle[R_co]]:
@@ -229,8 +229,8 @@ class BaseTask(Constructible):
         memory_limit: memory of the process that runs the attempt, in bytes or as ``"512MiB"``;
             None: no limit.
         cpu_limit: seconds of CPU time per attempt; None: no limit.
-        start_by: seconds (or a timedelta) from submission until the task must have started; a task
-            that has not started by then ends ``expired`` without running. None: no deadline.
+        start_by: seconds (or a timedelta) from submission until the task must have started;
+            otherwise it ends ``expired`` without running. None: no deadline.
         unique: which submissions count as the same task, see `nonet.Unique`; None: only those with
             the same id.
         durable: keep the submission in SQL until the task ends, so that it survives a loss of
@@ -414,9 +414,9 @@ class BaseTask(Constructible):
         """Give this task options of its own, wherever tasks are submitted.
 
         Args:
-            options: those of `BaseTask.schedule` except ``transaction``. They take precedence over
-                the options of the call that submits the task. Groups and workflows make the ids of
-                their tasks, so they refuse ``id``.
+            options: the options of `BaseTask.schedule` except ``transaction``. They take precedence
+                over the options of the call that submits the task. Groups and workflows make the
+                ids of their tasks, so they refuse ``id``.
 
         Example:
             await app.submit_many(
@@ -624,10 +624,10 @@ class PeriodicVoAwareBaseTask(PeriodicBaseTask):
 PeriodicVoAwareBaseTask._body_has_init = False
 
 
-def with_said(
+def task_and_options(
     given: Any, options: Mapping[str, Any], what: str = "", *refused: str
 ) -> tuple[Any, Options]:
-    """Return a task, and the options of a call with its own over them.
+    """Return a task, and the options of a call; the task's own options take precedence.
 
     Args:
         given: a task, or one with options.
@@ -637,15 +637,15 @@ def with_said(
     Raises:
         TypeError: there is no such option, or the call does not take it.
     """
-    said = PLAIN
+    chosen = PLAIN
     if isinstance(given, TaskWithOptions):
-        given, said = given.task, given.over(options)
+        given, chosen = given.task, given.over(options)
     elif options:
-        said = Options.named(options)
+        chosen = Options.named(options)
     for name in refused:
-        if getattr(said, name) is not None:
+        if getattr(chosen, name) is not None:
             raise TypeError(f"{what} takes no {name}: {_REFUSED[name]}")
-    return given, said
+    return given, chosen
 
 
 _REFUSED = {
@@ -710,9 +710,9 @@ def vo_of(task: object, labels: Mapping[str, Any]) -> str:
 
 
 submitters: list[Submitter] = []
-"""What ``.schedule()`` may use in this process: the last one."""
+"""The submitters that ``.schedule()`` may use in this process; it uses the last one."""
 sync_submitters: list[SyncSubmitter] = []
-"""What ``.schedule_sync()`` may use in this process: the last one."""
+"""The submitters that ``.schedule_sync()`` may use in this process; it uses the last one."""
 
 
 def current_submitter() -> Submitter:

@@ -77,8 +77,7 @@ class Unique:
     def until_start(cls, key: str | Callable[[Any], str] | None = None) -> Unique:
         """Hold the key until a worker starts the task for the first time.
 
-        Use it for tasks that process everything that has arrived: what arrives later needs another
-        run.
+        Use it for tasks that process everything that has arrived: later arrivals need another run.
 
         Args:
             key: see `Unique`.
@@ -115,7 +114,7 @@ class Unique:
 
     @classmethod
     def keep_latest(cls, key: str | Callable[[Any], str] | None = None) -> Unique:
-        """Let one task run and the newest one wait; a newer task cancels the one that waits.
+        """Let one task run and the newest one wait; a newer task cancels the waiting one.
 
         Tasks with the same key never run at the same time. A running task finishes although a newer
         one was submitted, but is not retried if it fails. Keys of this mode never clash with keys

@@ -1,4 +1,4 @@
-"""What authors write to run tasks in an order: `Workflow`, `chain`, `group` and `chord`."""
+"""Run tasks in an order: `Workflow`, `chain`, `group` and `chord`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nonet.tasks.task import (
     current_submitter,
     current_sync_submitter,
     ensure_task,
-    with_said,
+    task_and_options,
 )
 
 
@@ -34,7 +34,7 @@ class Workflow:
 
     Args:
         title: shown to operators.
-        labels: labels of all steps; those of a step take precedence. Steps that a running step
+        labels: labels of all steps; a step's own labels take precedence. Steps that a running step
             adds do not have them.
 
     Example:
@@ -97,7 +97,7 @@ class Workflow:
         Args:
             listed: `PREVIOUS` is a list even if there is only one step before.
         """
-        item, said = with_said(task, options, "Workflow.step()", "id", "transaction")
+        item, chosen = task_and_options(task, options, "Workflow.step()", "id", "transaction")
         if not isinstance(item, Given):
             ensure_task(item, "Workflow.step")
         edges = self._joined(after)
@@ -111,12 +111,12 @@ class Workflow:
         for step in edges:
             if step.workflow is not self:
                 raise ValueError(f"Workflow.step: {step} belongs to another workflow")
-        if said.delay is not None and (problem := delay_problem(said.delay)):
+        if chosen.delay is not None and (problem := delay_problem(chosen.delay)):
             raise ValueError(f"Workflow.step: delay: {problem}")
         if self.labels:
-            said = replace(said, labels={**self.labels, **(said.labels or {})})
+            chosen = replace(chosen, labels={**self.labels, **(chosen.labels or {})})
         place = f"{self._above}{len(self.steps)}"
-        made = Step[Any](self, place, item, tuple(edges.values()), said)
+        made = Step[Any](self, place, item, tuple(edges.values()), chosen)
         self.steps.append(made)
         return made
 
@@ -222,7 +222,7 @@ class Workflow:
 
 
 Part = BaseTask | Given[Any] | TaskWithOptions[Any] | Workflow
-"""What `chain`, `group` and `chord` put together."""
+"""The parts that `chain`, `group` and `chord` combine."""
 
 
 def chain(*parts: Part, title: str = "", labels: Mapping[str, Any] | None = None) -> Workflow:
@@ -272,7 +272,7 @@ def chord(
 
     Args:
         parts: tasks, ``SomeTask.given(…)``, either ``.with_options(…)``, or workflows.
-        body: what runs last, one of the same.
+        body: the part that runs last.
         title, labels: as of `Workflow`.
 
     Example:

@@ -88,7 +88,7 @@ class FailureLog:
         """Record a success; if failures precede it, log how long they lasted."""
         self.last_success = datetime.now(UTC)
         self.error = ""
-        if REDIS.is_away:
+        if REDIS.is_unavailable:
             REDIS.recovered(self._name)
         if not self._in_a_row:
             return

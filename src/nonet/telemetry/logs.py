@@ -130,7 +130,7 @@ def adopt_structlog() -> None:
     """
     if _lines is None or "structlog" not in sys.modules:
         return
-    import structlog  # the code of tasks has imported it
+    import structlog  # code of tasks has imported it
 
     structlog.configure(
         processors=[

@@ -29,7 +29,7 @@ _known: set[str] = set()
 
 
 def keep_secret(texts: Iterable[str]) -> None:
-    """Mask these texts everywhere from now on, except those of less than four characters."""
+    """Mask these texts everywhere from now on, except texts of less than four characters."""
     _known.update(_forms(texts))
 
 
@@ -37,7 +37,7 @@ def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
     """Return `text` with all secrets masked.
 
     Args:
-        secrets: secrets of the text's task, in addition to those of `keep_secret`.
+        secrets: secrets of the text's task, in addition to `keep_secret`.
 
     >>> without_secrets("lost redis://:s3cret@db.example:6379/0", ["k3y-1"])
     'lost redis://:***@db.example:6379/0'

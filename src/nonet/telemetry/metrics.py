@@ -1,7 +1,7 @@
 """All metrics by name, and cheap counters for the code of each task.
 
 Counters are plain numbers; `nonet.telemetry.exposition` converts them when Prometheus scrapes.
-`scripts/reference` makes the table of `docs/reference/metrics.md` of it.
+`scripts/reference` makes the table of `docs/reference/metrics.md` from it.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Peak(Struct):
         self._values = (self._values[0], max(self._values[1], value))
 
     def largest(self, at: float | None = None) -> float:
-        """Return the largest value; 0 if there is none."""
+        """Return the largest value, or 0."""
         self._turn(at)
         return max(self._values)
 

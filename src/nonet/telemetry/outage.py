@@ -26,11 +26,11 @@ class Outage:
     """The outages of Redis, as this process sees them. Thread-safe.
 
     Attributes:
-        is_away: whether Redis does not answer now.
+        is_unavailable: whether Redis does not answer now.
     """
 
     def __init__(self) -> None:
-        self.is_away = False
+        self.is_unavailable = False
         self._waiting: set[str] = set()
         self._began = self._failed_at = self._logged_at = 0.0
         # The first answer since the last failure; 0: none yet.
@@ -50,17 +50,17 @@ class Outage:
             now = time.monotonic()
             self._waiting.add(activity)
             self._failed_at, self._answered_at = now, 0.0
-            if not self.is_away:
-                self.is_away, self._began, self._is_logged = True, now, False
+            if not self.is_unavailable:
+                self.is_unavailable, self._began, self._is_logged = True, now, False
                 return
             if not self._is_logged:
                 if now - self._began < _SHORT_SECONDS:
                     return
                 self._is_logged = True
-                logger.warning("Redis is away: %s; waiting", reason)
+                logger.warning("Redis is unavailable: %s; waiting", reason)
             elif now - self._logged_at >= _SUMMARY_SECONDS:
                 logger.warning(
-                    "Redis is still away: seconds=%.0f waiting=%d error=%s",
+                    "Redis is still unavailable: seconds=%.0f waiting=%d error=%s",
                     now - self._began,
                     len(self._waiting),
                     reason,
@@ -75,13 +75,13 @@ class Outage:
             self._waiting.discard(activity)
 
     def answered(self) -> None:
-        """Record an answer, while `is_away`. It ends the outage if no call has failed just now."""
+        """Record an answer. It ends an outage if no call has failed just now."""
         with self._lock:
             now = time.monotonic()
             self._answered_at = self._answered_at or now
-            if not self.is_away or now - self._failed_at < _QUIET_SECONDS:
+            if not self.is_unavailable or now - self._failed_at < _QUIET_SECONDS:
                 return
-            self.is_away = False
+            self.is_unavailable = False
             self._waiting.clear()
             seconds = self._answered_at - self._began
             if not self._is_logged:

@@ -34,7 +34,7 @@ MOST_SECONDS = 5.0
 
 
 def name_of(middleware: Middleware) -> str:
-    """The name of a middleware in log lines and metrics: that of its class."""
+    """The name of a middleware in log lines and metrics: its class name."""
     return type(middleware).__qualname__
 
 
@@ -47,7 +47,7 @@ def failed(middleware: Middleware, error: BaseException) -> None:
 
 
 def add_failures(counts: Mapping[str, int]) -> None:
-    """Add the failures of a child process to those of this process."""
+    """Add the failures of a child process to the failures of this process."""
     _failures.update(counts)
 
 
@@ -100,7 +100,7 @@ def within_middleware(sending: AbstractContextManager[_T]) -> Iterator[_T]:
 def around(
     middlewares: Iterable[Middleware], method: Callable[[Middleware], Iterator[None]]
 ) -> Iterator[None]:
-    """Run a method of each middleware around the block, which alone decides what is raised."""
+    """Run a method of each middleware around the block; only errors of the block are raised."""
     opened: _Opened = []
     _open(middlewares, method, opened)
     with _closing(opened):

@@ -230,7 +230,7 @@ def _start(tracer: Tracer, name: str, **options: Any) -> AttemptSpan:
 
 @contextmanager
 def fetching(pipeline: str) -> Iterator[Callable[[int], None]]:
-    """Open a span around a fetch of rows; yield what notes how many were found."""
+    """Open a span around a fetch of rows; yield a function that takes the number found."""
     tracer = _tracer()
     if tracer is None:
         yield lambda rows: None

@@ -88,7 +88,7 @@ class IdleCheck:
         return survey if is_same and not _has_work(survey) else None
 
     async def _due_entries(self) -> list[EntryStatus]:
-        """The periodic entries with an occurrence that is due and has not fired."""
+        """The periodic entries with a due occurrence that has not fired."""
         now = await self._app.broker.now()
         found = await self._app.stores.periodic.statuses()
         return [

@@ -44,7 +44,7 @@ from nonet.tasks.task import (
     vo_of,
 )
 from nonet.tasks.workflows import Workflow
-from nonet.testing.submitted import Submitted, said_of
+from nonet.testing.submitted import Submitted, submitted_of
 from nonet.worker.attempt.conclusion import encoded_result
 
 _WORKFLOW = "inline"
@@ -270,7 +270,7 @@ class _Inline:
             sync_submitters.remove(sync)
             threads.shutdown(wait=False)
             context.remove_workdir()
-        self._run.submitted += [item.said for item in context.to_submit]
+        self._run.submitted += [item.submitted for item in context.to_submit]
         return None
 
     def check_result(self, number: int) -> None:
@@ -331,7 +331,7 @@ class _Inline:
     ) -> _Prepared:
         """Prepare a task of `after_commit` or `add_step`, which counts if the attempt succeeds."""
         made = self._envelopes.prepare(task, options, is_step=is_step)
-        return _Prepared(said_of(made.id, task, options), made.envelope)
+        return _Prepared(submitted_of(made.id, task, options), made.envelope)
 
     async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Record a submission by ``.schedule()``."""
@@ -345,7 +345,7 @@ class _Inline:
         """Record a submission, and return its id."""
         is_durable(task, options.transaction, self._registry)
         made = self._envelopes.prepare(task, options)
-        self._run.submitted.append(said_of(made.id, task, options))
+        self._run.submitted.append(submitted_of(made.id, task, options))
         return made.id
 
 
@@ -375,12 +375,12 @@ def _no_workflows() -> NotBoundError:
 class _Prepared:
     """A submission that waits for the success of its attempt."""
 
-    said: Submitted
+    submitted: Submitted
     envelope: bytes
 
     @property
     def id(self) -> str:
-        return self.said.id
+        return self.submitted.id
 
     def as_step(self, term: str) -> _Prepared:
         return self

@@ -56,7 +56,7 @@ class Submitted(Generic[T_co]):
         return f"{_shown(self.task)}{later}{labels}"
 
 
-def said_of(id: str, task: BaseTask | Given[Any], options: Options) -> Submitted:
+def submitted_of(id: str, task: BaseTask | Given[Any], options: Options) -> Submitted:
     """Describe a submission for a test."""
     given: Any = task  # a step that waits for results is no task yet
     delay = None if options.delay is None else span_of(options.delay)
@@ -83,7 +83,7 @@ class RecordingEnvelopes(Envelopes):
         """See `Envelopes.prepare`."""
         made = super().prepare(task, options, **origin)
         # The same id is the same task: keep the first submission.
-        self._prepared.setdefault(made.id, said_of(made.id, task, options))
+        self._prepared.setdefault(made.id, submitted_of(made.id, task, options))
         return made
 
     @property

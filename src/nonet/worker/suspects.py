@@ -396,10 +396,10 @@ def _excuse(attempt: Attempt, exited: Exited | None) -> Outcome | None:
 
 def _shares_a_loop(attempt: Attempt) -> bool:
     """Whether the task would run in the worker's loop and stop when cancelled there."""
-    said, task_class = attempt.effective, attempt.task_class
+    effective, task_class = attempt.effective, attempt.task_class
     return (
-        said.isolation is Isolation.LOOP
-        and said.time.hard is None
+        effective.isolation is Isolation.LOOP
+        and effective.time.hard is None
         and task_class is not None
         and is_coroutine_function(task_class.cls.execute)
     )

@@ -33,17 +33,17 @@ async def fetched(broker: Broker) -> list[str]:
     return sorted(delivery.id for delivery in deliveries)
 
 
-async def calm_seconds(broker: Broker) -> float:
+async def withheld_seconds(broker: Broker) -> float:
     """How long locks rest, from the beginning of the epoch."""
-    since, calm = await broker.client.hmget("{test}:epoch", "since", "calm")
-    return (int(calm) - int(since)) / 1e6
+    since, withheld = await broker.client.hmget("{test}:epoch", "since", "withheld")
+    return (int(withheld) - int(since)) / 1e6
 
 
 async def test_a_first_use_rests_locks_for_a_moment(broker: Broker) -> None:
     """Processes that know of earlier data would report them meanwhile."""
     await broker.client.delete("{test}:epoch")
     await fetched(broker)
-    assert await calm_seconds(broker) == 2
+    assert await withheld_seconds(broker) == 2
 
 
 async def test_the_starter_of_an_empty_redis_rests_no_locks(broker: Broker) -> None:
@@ -60,7 +60,7 @@ async def test_an_epoch_begins_once(broker: Broker, newcomer: Broker) -> None:
     await broker.presence([])
     await newcomer.begin()
     assert broker.epoch.since == newcomer.epoch.since
-    assert await calm_seconds(broker) == 2
+    assert await withheld_seconds(broker) == 2
 
 
 def test_all_workers_of_a_process_hear_of_a_new_epoch() -> None:
@@ -81,16 +81,16 @@ async def test_a_process_that_knew_the_data_rests_locks(broker: Broker, newcomer
     await fetched(broker)
     await broker.client.flushall()
     await newcomer.presence([])
-    assert await calm_seconds(broker) <= 2
+    assert await withheld_seconds(broker) <= 2
     await broker.presence([])
-    assert await calm_seconds(broker) >= 30
+    assert await withheld_seconds(broker) >= 30
     assert broker.epoch.since == newcomer.epoch.since
     (event,) = await Events(broker.client, "test").last(10)
     assert event.text == "Redis has lost its data"
-    calm = await calm_seconds(broker)
+    withheld = await withheld_seconds(broker)
     await newcomer.presence([])
     await broker.presence([])
-    assert await calm_seconds(broker) == calm
+    assert await withheld_seconds(broker) == withheld
 
 
 async def test_a_lock_of_a_longer_ttl_rests_for_longer(broker: Broker) -> None:
@@ -116,13 +116,13 @@ async def test_an_emptied_redis_rests_its_locks(broker: Broker) -> None:
     await broker.submit([LOCKED, FREE, many])
     assert await fetched(broker) == ["free", "limited"]
     assert broker.epoch.since > first
-    assert await calm_seconds(broker) == 30
+    assert await withheld_seconds(broker) == 30
     assert await broker.client.hget("{test}:t:locked", "state") == b"waiting"
     why = explain(await TaskFacts(broker.client, "test").read("locked"))
     assert why.cause == "withheld" and "Redis has lost its data" in why.text
     answer, detail = await broker.hold("hold-1", encode_locks([MutexLock("job", 8)]))
     lock, _, rest_us = detail.partition("|")
-    assert (answer, lock) == ("CALM", "lock:mutex:job:8")
+    assert (answer, lock) == ("WITHHELD", "lock:mutex:job:8")
     assert 0 < int(rest_us) <= 30_000_000
 
 

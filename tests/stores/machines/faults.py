@@ -137,7 +137,7 @@ QUEUE = (
     Fault("grace-ignored"),
     Fault(
         "no-grace-after-loss",
-        "redis.call('HSET', P .. 'epoch', 'since', since, 'seq', seq, 'calm', '0',",
+        "redis.call('HSET', P .. 'epoch', 'since', since, 'seq', seq, 'withheld', '0',",
     ),
     Fault("plain-grace-ignored", "if false then"),
     Fault("second-report-ignored", "elseif false then"),

@@ -666,13 +666,13 @@ class QueueMachine(Machine):
             must(int(since) > self._top_epoch, "epoch", since, "is not new")
             must(int(sequence) > process.seen, "sequence", sequence, "is not higher")
             self._top_epoch = int(since)
-            self.model.calm = self.now + (LOCK_TTL if process.seen else PROBATION)
+            self.model.withheld = self.now + (LOCK_TTL if process.seen else PROBATION)
             if not process.seen:
                 self.beliefs.clear()  # processes that know better report within this time
         else:
             must(since == before["since"], "the epoch changed, but nothing was lost")
             if before.get("first") == "1" and 0 < process.since < int(since):
-                self.model.calm = self.now + LOCK_TTL
+                self.model.withheld = self.now + LOCK_TTL
             must(int(sequence) == known, "sequence", sequence, "after", known)
         process.seen = max(process.seen, int(sequence))
         process.since = max(process.since, int(since))
@@ -751,7 +751,7 @@ class QueueMachine(Machine):
         is_held = belief is not None and belief.until > self.now
         rivals = [t for t in self.model.tasks.values() if t.mutex == task.mutex and t is not task]
         stand = [other.id for other in rivals if records.get(other.id, {}).get("places")]
-        has_reason = is_held or self.now < self.model.calm or stand
+        has_reason = is_held or self.now < self.model.withheld or stand
         must(has_reason, task.id, "was refused", task.mutex, "which no task has")
 
     def _grant(self, task: Task, fence: str) -> None:
@@ -760,7 +760,7 @@ class QueueMachine(Machine):
         belief = self.beliefs.get(task.mutex)
         is_free = belief is None or belief.until <= self.now
         must(is_free, task.id, "got", task.mutex, "which another believes to hold")
-        must(self.now >= self.model.calm, task.id, "got", task.mutex, "in the calm")
+        must(self.now >= self.model.withheld, task.id, "got", task.mutex, "while withheld")
         self.beliefs[task.mutex] = Belief(fence, self.now + _ttl(task))
 
     # Judgement ----------------------------------------------------------------------------------

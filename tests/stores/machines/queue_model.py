@@ -111,7 +111,7 @@ class Model:
     stale: int = 0
     lost: int = 0
     quarantined: int = 0
-    calm: int = 0
+    withheld: int = 0
 
     def is_known(self, id: str) -> bool:
         """Whether an id is that of a task that lives or is remembered."""

@@ -74,7 +74,7 @@ class Race:
 
     def __post_init__(self) -> None:
         self.site.client.flushdb()
-        self.site.client.hset(f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "calm": 0})
+        self.site.client.hset(f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
         self.serve("medium")
         self.serve("small")
 

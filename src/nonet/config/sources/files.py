@@ -18,9 +18,9 @@ from nonet.config.sources.source import (
     Check,
     Documents,
     Judged,
+    in_one_line,
     is_document,
     judge,
-    told,
     too_large,
     too_many,
 )
@@ -104,7 +104,7 @@ def snapshot(path: Path) -> _Snapshot:
         except ConfigurationError as error:
             return _Snapshot(problem=str(error))
         except Exception as error:  # report it; the configuration in use stays
-            return _Snapshot(problem=f"{path}: cannot be read: {told(error)}")
+            return _Snapshot(problem=f"{path}: cannot be read: {in_one_line(error)}")
     return _Snapshot(problem=problem)
 
 

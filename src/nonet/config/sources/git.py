@@ -1,7 +1,7 @@
 """Read the configuration from the newest commit of a git branch.
 
-It runs the program git, because dulwich 1.2 lacks what users configure here: it asks no credential
-helper and ignores ``GIT_SSL_CAINFO``. A fetch in a thread could not be cancelled either.
+It runs the program git, because dulwich 1.2 ignores settings that users rely on: credential helpers
+and ``GIT_SSL_CAINFO``. A fetch in a thread could not be cancelled either.
 """
 
 from __future__ import annotations

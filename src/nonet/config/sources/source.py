@@ -76,7 +76,7 @@ async def judge(documents: Documents, name: str, check: Check | None) -> Judged:
     return _tried(name, checked)  # in the loop: it may run code of task classes
 
 
-def told(error: BaseException) -> str:
+def in_one_line(error: BaseException) -> str:
     """Describe an unexpected exception in one line."""
     why = summarize(error)
     return f"{why.type}: {' '.join(why.text.split())}".removesuffix(": ")
@@ -114,7 +114,7 @@ def _tried(name: str, step: Callable[[], Config]) -> Judged:
     except ConfigurationError as error:
         problem = str(error)
     except BaseException as error:  # including SystemExit of an author's validator
-        problem = f"{name}: cannot be used: {told(error)}"
+        problem = f"{name}: cannot be used: {in_one_line(error)}"
     # YAML escapes can produce lone surrogates, which neither a terminal nor Redis accepts.
     return Judged(problem=problem.encode("utf-8", "backslashreplace").decode())
 
@@ -130,7 +130,7 @@ def _check_publishable(config: Config, name: str) -> None:
     try:
         Config.from_document(config.document())
     except Exception as error:
-        raise ConfigurationError(f"{name}: cannot be published: {told(error)}") from error
+        raise ConfigurationError(f"{name}: cannot be published: {in_one_line(error)}") from error
 
 
 def _text(file: str, content: bytes) -> str:

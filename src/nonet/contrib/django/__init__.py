@@ -4,7 +4,7 @@ Add ``"nonet.contrib.django"`` to ``INSTALLED_APPS``; ``NONET = {"REDIS_URL": â€
 
     settings      NONET, and the modules named tasks of all applications
     submitting    submit_on_commit; opens the application that .schedule_sync() uses
-    checks        what manage.py check says of Nonet
+    checks        the checks of manage.py check
     discovery     the module that daemons load: sets Django up, and names the modules with tasks
     connections   closes database connections around attempts
     management    manage.py task_worker, task_scheduler, task_run

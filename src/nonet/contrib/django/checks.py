@@ -1,4 +1,4 @@
-"""What ``manage.py check`` says of Nonet."""
+"""The checks of Nonet for ``manage.py check``."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def is_sqlite(database: Mapping[str, Any]) -> bool:
 class CloseConnections(Middleware):
     """Closes connections that the database has dropped, or that are older than CONN_MAX_AGE.
 
-    Django keeps connections by thread: a plain ``execute`` has those of its thread, and a coroutine
-    those of the thread in which Django runs ``sync_to_async``.
+    Django keeps connections by thread: a plain ``execute`` uses the connections of its thread, and
+    a coroutine those of the thread in which Django runs ``sync_to_async``.
     """
 
     order = -50

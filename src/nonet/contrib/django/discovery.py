@@ -1,4 +1,4 @@
-"""The module with tasks of a Django project, for ``NONET_TASKS``: names those of all applications.
+"""The tasks module of a Django project, for ``NONET_TASKS``: names those of all applications.
 
 Django is set up first, so that daemons, the processes of isolated tasks and programs that submit
 can load models. ``DJANGO_SETTINGS_MODULE`` names the settings.

@@ -17,7 +17,7 @@ from nonet.tasks.workflows import Workflow
 def submit_on_commit(
     task: BaseTask, *, using: str | None = None, **options: Unpack[SubmitOptions]
 ) -> str:
-    """Submit a task when the current transaction commits, or now if there is none.
+    """Submit a task when the current transaction commits, or now without a transaction.
 
     The task is validated at once. It is not submitted if the transaction rolls back, and lost if
     the process dies between the commit and the submission. A durable class is not lost with
@@ -26,7 +26,7 @@ def submit_on_commit(
     Args:
         task: an instance of a task class of an application.
         using: alias of the database; None: the default one.
-        options: those of `nonet.BaseTask.schedule_sync`.
+        options: the options of `nonet.BaseTask.schedule_sync`.
 
     Returns:
         The id that the task will have, unless another task holds its unique key by then.

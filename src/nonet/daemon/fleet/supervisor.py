@@ -242,7 +242,7 @@ class Supervisor(Observed):
         return port
 
     def _replace_ended(self, worker: WorkerProcess, code: int, now: float) -> None:
-        worker.listen()  # it may have sent a last word since the step began
+        worker.listen()  # it may have sent a message since the step began
         self._remove(worker, code)
         if worker.was_ordered:
             self._empty += 1

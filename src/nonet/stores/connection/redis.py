@@ -258,7 +258,7 @@ class Scripts:
         while True:
             try:
                 answer = await call()
-                if REDIS.is_away:
+                if REDIS.is_unavailable:
                     REDIS.answered()
                 return answer
             except REFUSALS as error:
@@ -312,7 +312,7 @@ def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
             answer = client.evalsha(digest, 1, prefix, *args)
         except exceptions.NoScriptError:
             answer = client.eval(source, 1, prefix, *args)
-        if REDIS.is_away:
+        if REDIS.is_unavailable:
             REDIS.answered()
         return answer
     except REFUSALS as error:

@@ -101,12 +101,12 @@ def translated(
     if not isinstance(error, exceptions.ResponseError):
         problem = "cannot be used now" if code else "does not answer"
         return ServerUnreachableError(f"{at} {problem}: {text}{_unset(address)}")
-    said = text if code == "ERR" else f"{code} {text}"
-    if not _FAILED.match(said):
-        return ServerUnreachableError(f"{at} cannot be used now{_in(script)}: {said}")
-    if "WRONGTYPE" in said:
-        said += ". Run 'task-run doctor': it names the key, and how to remove it"
-    return NonetError(f"{at} failed{_in(script)}: {said}")
+    reply = text if code == "ERR" else f"{code} {text}"
+    if not _FAILED.match(reply):
+        return ServerUnreachableError(f"{at} cannot be used now{_in(script)}: {reply}")
+    if "WRONGTYPE" in reply:
+        reply += ". Run 'task-run doctor': it names the key, and how to remove it"
+    return NonetError(f"{at} failed{_in(script)}: {reply}")
 
 
 def _misconfigured(error: Exception, code: str, text: str, script: str) -> str:

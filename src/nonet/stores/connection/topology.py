@@ -148,8 +148,8 @@ class _Sentinels:
         return f"the Sentinels {_shown(self._addresses)}, service {self._service!r}"
 
     def find(self) -> Address:
-        said = self._ask_all()
-        opinions = [one for one in said if not isinstance(one, exceptions.RedisError)]
+        answers = self._ask_all()
+        opinions = [one for one in answers if not isinstance(one, exceptions.RedisError)]
         masters = [(one.epoch, one.master) for one in opinions if one.master]
         if masters:
             return max(masters)[1]
@@ -163,14 +163,14 @@ class _Sentinels:
             f"Sentinel knows no master of {self._service!r} that is up"
             + "".join(
                 f"; {_shown([address])}: {error}"
-                for address, error in zip(self._addresses, said, strict=True)
+                for address, error in zip(self._addresses, answers, strict=True)
                 if isinstance(error, exceptions.RedisError)
             )
         )
 
     def services(self) -> list[Mapping[str, str]]:
-        said = [one for one in self._ask_all() if isinstance(one, _Answer)]
-        return [one.service for one in said if one.service]
+        answers = [one for one in self._ask_all() if isinstance(one, _Answer)]
+        return [one.service for one in answers if one.service]
 
     def _ask_all(self) -> list[_Answer | exceptions.RedisError]:
         """The answers of all Sentinels. After a majority has answered, wait only briefly."""
@@ -206,16 +206,16 @@ class _Sentinels:
         try:
             masters = _ask(sentinel, self._options, "SENTINEL", "MASTERS")
             services = {item["name"]: item for item in map(_pairs, masters)}
-            said = services.get(self._service, {})
-            flags = said.get("flags", "")
-            master = (said["ip"], int(said["port"])) if _is_up(flags) else None
+            fields = services.get(self._service, {})
+            flags = fields.get("flags", "")
+            master = (fields["ip"], int(fields["port"])) if _is_up(flags) else None
             if "failover_in_progress" in flags:  # then MASTERS still names the old one
                 name = ("GET-MASTER-ADDR-BY-NAME", self._service)
                 host, port = _ask(sentinel, self._options, "SENTINEL", *name)
                 master = host.decode(), int(port)
         except exceptions.RedisError as error:
             return error
-        return _Answer(services.keys(), master, int(said.get("config-epoch", 0)), said)
+        return _Answer(services.keys(), master, int(fields.get("config-epoch", 0)), fields)
 
 
 class _Answer(Struct, frozen=True):
@@ -361,8 +361,8 @@ def _is_up(flags: str) -> bool:
     >>> _is_up("master"), _is_up("s_down,master"), _is_up("")
     (True, False, False)
     """
-    said = set(flags.split(","))
-    return "master" in said and not {"s_down", "o_down", "disconnected"} & said
+    words = set(flags.split(","))
+    return "master" in words and not {"s_down", "o_down", "disconnected"} & words
 
 
 def _wrong(url: str, why: str) -> ConfigurationError:

@@ -75,6 +75,6 @@ class Demands(RedisStore):
 
 
 def _worker(id: bytes, busy: int, info: bytes, off: bytes) -> LiveWorker:
-    told = reported(id, info)  # empty for a worker that has yet to report: it has deliveries only
+    report = reported(id, info)  # empty for a worker that has yet to report: it has deliveries only
     name, drains = id.decode(errors="replace"), off.decode(errors="replace") == DRAINS
-    return LiveWorker(name, told.concurrency, int(busy), not off, drains)
+    return LiveWorker(name, report.concurrency, int(busy), not off, drains)

@@ -194,14 +194,14 @@ def _refusal(found: dict[str, Any], text: dict[str, str], now: int, lock_ttl_ms:
 def _peer(row: Sequence[Any]) -> Peer:
     worker, info, off, knows, is_known, version = row
     layout = knows.decode().partition("-")[0].partition(".")[0]
-    said = reported(worker, info)
+    report = reported(worker, info)
     return Peer(
         name=worker_name(worker, info),
         off=off.decode(errors="replace"),
         layout=int(layout) if layout.isdigit() else None,
         version=version.decode(errors="replace") if is_known else None,
-        build=said.version,
-        sql=said.sql,
-        slots=said.concurrency,
-        keys=said.keys,
+        build=report.version,
+        sql=report.sql,
+        slots=report.concurrency,
+        keys=report.keys,
     )

@@ -134,13 +134,13 @@ class Measures(RedisStore):
             for size, group, _ in groups:
                 pipe.zcard(f"{key}unfit:{size}:{group}")
                 pipe.zrange(f"{key}unfit:{size}:{group}", 0, 0)
-            told = await pipe.execute()
-            for first in told[1::2]:
+            answers = await pipe.execute()
+            for first in answers[1::2]:
                 pipe.hget(f"{key}t:".encode() + (first[0] if first else b""), "blocker")
             blockers = [(text or b"").decode(errors="replace") for text in await pipe.execute()]
         found: Counter[tuple[str, str]] = Counter()
         locked = dict[tuple[str, str], str]()
-        for (*_, place), number, blocker in zip(groups, told[::2], blockers, strict=True):
+        for (*_, place), number, blocker in zip(groups, answers[::2], blockers, strict=True):
             found[place] += number
             if blocker.startswith(LACKS):
                 locked[place] = blocker

@@ -80,19 +80,19 @@ class Inspection:
                 if row[0] == b"more":  # a large key has further pages
                     walks.append((row[1], row[2]))
                     continue
-                told = [
+                row = [
                     part.decode(errors="replace") if isinstance(part, bytes) else part
                     for part in row
                 ]
-                if told[0] == "record":
-                    met[told[_STREAM_OF_RECORD]] += 1
-                yield told
+                if row[0] == "record":
+                    met[row[_STREAM_OF_RECORD]] += 1
+                yield row
         after = await self._active()
         for stream_name in sorted({*before, *after, *met}):
-            said = after[stream_name]
+            count = after[stream_name]
             # Compare only streams in which no task was added or ended meanwhile.
-            if before[stream_name] == said != met[stream_name]:
-                yield ["count", stream_name, said, met[stream_name]]
+            if before[stream_name] == count != met[stream_name]:
+                yield ["count", stream_name, count, met[stream_name]]
 
     async def _active(self) -> Counter[str]:
         """The count of active tasks by stream."""
@@ -115,7 +115,7 @@ class Inspection:
         late = logical.timestamp() - first[0][1] / 1e6 if first else 0.0
         hooks: dict[bytes, bytes] = await self._read(client.hgetall(f"{key}startup"), {})
         refused = await self._read(client.hget(f"{key}config", "problem"), None) or b""
-        leader, silent, told = await self._leader(logical)
+        leader, silent, report = await self._leader(logical)
         return Server(
             info=info,
             clock_ahead=(clock - datetime.now(UTC)).total_seconds(),
@@ -124,9 +124,9 @@ class Inspection:
             late_seconds=max(0.0, late),
             failed_hooks=_in_state("failed", hooks),
             slow_hooks=tuple(_in_state("running", hooks)),
-            broken=told.get("broken", {}),
+            broken=report.get("broken", {}),
             config_problem=refused.decode(errors="replace"),
-            remembers=told.get("remembers", ""),
+            remembers=report.get("remembers", ""),
             sql=sql,
             replication=await self._replication(info),
             refusal=await self.refusal(),
@@ -163,11 +163,11 @@ class Inspection:
         """Delay of a full sync in seconds; None if CONFIG GET is refused."""
         client = self._broker.client
         try:
-            told = await client.config_get("repl-diskless-sync*")
+            config = await client.config_get("repl-diskless-sync*")
         except NonetError:
             return None
-        is_at_once = told.get("repl-diskless-sync") == "no"
-        return 0.0 if is_at_once else float(told.get("repl-diskless-sync-delay", 0))
+        is_at_once = config.get("repl-diskless-sync") == "no"
+        return 0.0 if is_at_once else float(config.get("repl-diskless-sync-delay", 0))
 
     async def _read(self, asked: Awaitable[Any], otherwise: Any) -> Any:
         """The answer, or `otherwise` if the key has another type, which a row reports."""
@@ -188,11 +188,11 @@ class Inspection:
         ends = readable_value("leader", "HDEL", "expiry", lambda: int(expiry or 0), 0) / 1e6
         if not owner or ends <= now.timestamp():
             return "", 0.0, {}
-        told = readable_value("leader", "HDEL", "info", lambda: _object(info), dict[str, Any]())
-        ttl = told.get("ttl")
+        report = readable_value("leader", "HDEL", "info", lambda: _object(info), dict[str, Any]())
+        ttl = report.get("ttl")
         left = ends - now.timestamp()
         silent = max(0.0, ttl - left) if isinstance(ttl, int | float) else 0.0
-        return owner.decode(errors="replace"), silent, told
+        return owner.decode(errors="replace"), silent, report
 
     async def _info(self) -> Mapping[str, Any]:
         """The answer of INFO; empty, with a warning, if the ACL denies it."""

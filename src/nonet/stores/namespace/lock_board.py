@@ -377,9 +377,9 @@ def _lock(name: bytes, row: Sequence[Any], now: int, lock_ttl_ms: int) -> LockSt
                 id.decode(errors="replace"),
                 task.decode(errors="replace"),
                 seconds_since(first, now) if first else 0.0,
-                told == 1,
+                woken == 1,
             )
-            for id, task, first, told in waiters
+            for id, task, first, woken in waiters
         ),
         declared=_limit(declared, declared_window),
     )

@@ -291,8 +291,8 @@ def _who(pause: Pause | None) -> str:
     """Describe who paused an entry."""
     if pause is None:
         return ""
-    told = f": {pause.reason}" if pause.reason else ""
-    return f"{pause.since:%Y-%m-%dT%H:%M:%SZ} by {pause.who}{told}"
+    reason = f": {pause.reason}" if pause.reason else ""
+    return f"{pause.since:%Y-%m-%dT%H:%M:%SZ} by {pause.who}{reason}"
 
 
 def _text(at: datetime | None) -> str:

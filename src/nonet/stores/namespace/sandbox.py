@@ -78,7 +78,7 @@ class Sandbox:
         seconds, microseconds = self._client.time()
         since = seconds * 1_000_000 + microseconds  # start-up hooks are told
         # A lower sequence than that of an epoch that this process has seen looks like a loss.
-        epoch = {"since": since, "seq": since, "calm": 0, "lost": "", "first": ""}
+        epoch = {"since": since, "seq": since, "withheld": 0, "lost": "", "first": ""}
         self._client.hset(f"{self._prefix}epoch", mapping=epoch)
         self._client.set(f"{self._prefix}clock:moved", moved // timedelta(microseconds=1))
 

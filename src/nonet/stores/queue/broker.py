@@ -637,8 +637,8 @@ class Broker:
 
         Like `presence`, this updates the epoch and the version of the configuration.
         """
-        _, told, _ = await self._presence(worker, [])
-        parts = [part.decode(errors="replace") for part in told]
+        _, orders, _ = await self._presence(worker, [])
+        parts = [part.decode(errors="replace") for part in orders]
         return [Order(*row) for row in zip(parts[::3], parts[1::3], parts[2::3], strict=True)]
 
     async def begin(self) -> None:
@@ -695,7 +695,7 @@ class Broker:
 
         Returns:
             ``("OK", fence)``; ``("REFUSED", lock)``; ``("IMPOSSIBLE", why)``;
-            ``("CALM", "lock|µs")``: the grace period after a loss of data lasts that much longer;
+            ``("WITHHELD", "lock|µs")``: after a loss of data, withheld for this time;
             ``("DEADLOCK", lock)``: one of `holders` has the lock or blocks the task that has it.
 
         Raises:

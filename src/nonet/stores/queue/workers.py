@@ -177,8 +177,8 @@ async def registered(scripts: Scripts) -> list[WorkerStatus]:
 
 
 def _status(worker: bytes, row: Sequence[Any], now: int) -> WorkerStatus:
-    _, expiry, said, beat, off, drain, running, tasks = row
-    info = reported(worker, said)
+    _, expiry, raw, beat, off, drain, running, tasks = row
+    info = reported(worker, raw)
     held_by, held_seconds = info.held or ("", 0.0)
     blocked_by, blocked_seconds = info.blocked or ("", 0.0)
     ends, heard = int(float(expiry)), int(beat)

@@ -25,7 +25,7 @@ end
 -- Most cancelled tasks were never delivered, never waited for a lock, and concern no other task. Their keys and
 -- pointers are collected, and removed together after all results were written: see remove_plain().
 local keys, lines, counts, entries, later, dated = {}, {}, {}, {}, {}, {}
-local said = string.gsub(string.sub(why, 1, 100), '%c', ' ')  -- in the history, see keep_end
+local reason = string.gsub(string.sub(why, 1, 100), '%c', ' ')  -- in the history, see keep_end
 
 local function is_plain(record)
   return record.stream and (record.state == 'queued' or record.state == 'delayed')
@@ -37,7 +37,7 @@ local function end_plainly(id, record, document)
   remember(id, 'cancelled|0|', document)
   if most_ends > 0 then
     local name = string.gsub(record.name or '', '%c', '?')
-    lines[#lines + 1] = line_of(id, record, 'cancelled', name) .. '\t' .. said
+    lines[#lines + 1] = line_of(id, record, 'cancelled', name) .. '\t' .. reason
   end
   local n = #keys
   keys[n + 1], keys[n + 2], keys[n + 3] = P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id

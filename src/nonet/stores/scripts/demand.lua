@@ -7,7 +7,7 @@
 -- @include base reading wake streams deliveries unread listed record limits mutexes locks pauses queues refusal
 local size, lock_ttl, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local busy, running, runnable = {}, 0, 0
-epoch = read_fields(P .. 'epoch', {'calm', 'lost'})
+epoch = read_fields(P .. 'epoch', {'withheld', 'lost'})
 
 -- The locks that the tasks counted so far would take: of several tasks that need one mutex, only the first is
 -- runnable.
@@ -138,8 +138,8 @@ end
 local answer = {runnable, running, redis.call('HGET', P .. 'slots', size) or ''}
 for _, worker in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf')) do
   if string.match(worker, '^%a+') == size then
-    local said = redis.call('HMGET', P .. 'w:' .. worker, 'info', 'off')
-    answer[#answer + 1] = {worker, busy[worker] or 0, said[1] or '', said[2] or ''}
+    local report = redis.call('HMGET', P .. 'w:' .. worker, 'info', 'off')
+    answer[#answer + 1] = {worker, busy[worker] or 0, report[1] or '', report[2] or ''}
   end
 end
 return answer

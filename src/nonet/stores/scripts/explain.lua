@@ -28,11 +28,11 @@ end
 local function add_peers(workers, class)
   local rows, MOST = {}, 100
   for i = 1, math.min(#workers, MOST) do
-    local said = read_fields(P .. 'w:' .. workers[i], {'info', 'off', 'knows'})
-    local names = P .. 'names:' .. (said.knows or '')
+    local report = read_fields(P .. 'w:' .. workers[i], {'info', 'off', 'knows'})
+    local names = P .. 'names:' .. (report.knows or '')
     local version = redis.call('HGET', names, class)
-    rows[i] = {workers[i], said.info or '', said.off or '',
-      redis.call('EXISTS', names) == 1 and said.knows or '', version and 1 or 0, version or ''}
+    rows[i] = {workers[i], report.info or '', report.off or '',
+      redis.call('EXISTS', names) == 1 and report.knows or '', version and 1 or 0, version or ''}
   end
   add('peers', rows)
 end
@@ -183,7 +183,7 @@ local function add_refusal(me)
   if refusal.held and not lock.windowed then
     local owners, count = owners_of(lock, most)
     add('holding', count)
-    add('back', count == 0 and calm_until(lock) or nil)
+    add('back', count == 0 and withheld_until(lock) or nil)
     add('holders', holder_rows(owners, lock))
   end
 end
@@ -245,7 +245,7 @@ local function add_blocked(workflow, place)
   add('root', row)
 end
 
-epoch = read_fields(P .. 'epoch', {'calm', 'lost'})
+epoch = read_fields(P .. 'epoch', {'withheld', 'lost'})
 local record = read_fields(P .. 't:' .. id, {'state', 'name', 'stream', 'attempt', 'error', 'blocker',
   'owner', 'started', 'places', 'handed', 'cancel', 'start_by', 'crashes', 'blocked', 'workflow'})
 add('now', now)

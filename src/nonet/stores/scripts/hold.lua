@@ -5,7 +5,7 @@
 -- KEYS  prefix
 -- ARGV  id (made by the client), locks, lock ttl ms, who asks, client to wake or '' not to wait,
 --       epoch and sequence seen, ids of the tasks and holds that enclose the call …
--- returns {'OK', fence} | {'REFUSED', name of the lock} | {'CALM', name of the lock|µs}: after a loss of data no
+-- returns {'OK', fence} | {'REFUSED', name of the lock} | {'WITHHELD', name of the lock|µs}: after a loss of data no
 --       one gets the lock for that long | {'IMPOSSIBLE', why} | {'DEADLOCK', name of the lock}: its holder waits,
 --       directly or through others, for the code that asks; each followed by the epoch and its sequence
 -- @include base
@@ -30,9 +30,9 @@ if record.state == 'held' then
 end
 local function answer_of(refusal)
   local lock = refusal.lock
-  local calm = refusal.held and not lock.limiter and not holder(lock.key) and calm_until(lock)
-  if calm then
-    return {'CALM', lock.counter .. '|' .. digits(calm - now), since, seq}
+  local withheld = refusal.held and not lock.limiter and not holder(lock.key) and withheld_until(lock)
+  if withheld then
+    return {'WITHHELD', lock.counter .. '|' .. digits(withheld - now), since, seq}
   end
   return {'REFUSED', lock.counter, since, seq}
 end

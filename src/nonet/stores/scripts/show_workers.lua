@@ -21,9 +21,9 @@ for i = FIRST, #ARGV do
   local worker = ARGV[i]
   local ends = redis.call('ZSCORE', P .. 'workers', worker)
   if ends then
-    local said = read_fields(P .. 'w:' .. worker, {'info', 'beat', 'off', 'drain'})
+    local report = read_fields(P .. 'w:' .. worker, {'info', 'beat', 'off', 'drain'})
     local ids, count = tasks_of(worker, tasks)
-    answer[#answer + 1] = {worker, ends, said.info or '', said.beat or '', said.off or '', said.drain or '', count, named(ids)}
+    answer[#answer + 1] = {worker, ends, report.info or '', report.beat or '', report.off or '', report.drain or '', count, named(ids)}
   end
 end
 return answer

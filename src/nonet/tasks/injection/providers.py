@@ -1,4 +1,4 @@
-"""What authors use to provide a parameter: `Depends`, or a provider for a class."""
+"""Provide a parameter: `Depends`, or a provider for a class."""
 
 from __future__ import annotations
 

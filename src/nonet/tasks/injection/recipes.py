@@ -288,7 +288,7 @@ def _namespace(owner: Provider) -> dict[str, Any]:
 def _marker(extras: Iterable[object]) -> Dependency | None:
     """The `Depends` marker among these: the last one, ours before a foreign one."""
     markers: list[Any] = [extra for extra in extras if _is_marker(extra)]
-    # A bare `Depends()` as the default leaves it to the annotation what is called.
+    # After a bare `Depends()` as the default, the annotation determines what is called.
     markers = [marker for marker in markers if marker.dependency is not None] or markers
     ours = [marker for marker in markers if isinstance(marker, Dependency)]
     if ours or not markers:
@@ -302,7 +302,7 @@ def is_injected(function: Provider, parameter: inspect.Parameter) -> bool:
         return True
     try:
         annotation = _annotation(function, parameter)
-    except DependencyError:  # the annotation names what is defined later
+    except DependencyError:  # the annotation names something that is defined later
         return "Depends" in str(parameter.annotation)
     return any(map(_is_marker, _unwrapped(annotation)[1]))
 

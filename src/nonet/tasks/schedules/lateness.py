@@ -17,7 +17,7 @@ def latest_until(schedule: TaskScheduleBase, after: datetime, until: datetime) -
     """The last occurrence in (`after`, `until`], or None.
 
     Schedules only answer for the next occurrence, so this searches by bisection. It mostly ends
-    early, as the occurrence after the one just found is asked for, too.
+    early, because each step also asks for the following occurrence.
     """
     latest, low, high = None, after, until  # there is no occurrence in (high, until]
     while (found := next_after(schedule, low)) is not None and found <= until:

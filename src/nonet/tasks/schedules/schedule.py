@@ -29,7 +29,7 @@ class TaskScheduleBase(ABC):
 
     @abstractmethod
     def next_occurrence(self, after: datetime | None = None) -> datetime | None:
-        """Return the first occurrence strictly after `after`, or None if there is none.
+        """Return the first occurrence strictly after `after`, or None.
 
         Args:
             after: an aware datetime; None: now.

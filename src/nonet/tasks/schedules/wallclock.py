@@ -28,7 +28,7 @@ class WallClockSchedule(TaskScheduleBase):
         """The naive local times of the rule after `start`, ascending."""
 
     def next_occurrence(self, after: datetime | None = None) -> datetime | None:
-        """Return the first occurrence strictly after `after`, in UTC, or None if there is none.
+        """Return the first occurrence strictly after `after`, in UTC, or None.
 
         Args:
             after: an aware datetime; None: now.

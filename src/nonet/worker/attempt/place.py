@@ -19,20 +19,20 @@ class Place(Enum):
     NONE_BUT_CHILD = auto()  # the same, but a child process asks its retry policy
 
 
-def place_of(delivery: Delivery, declared: Isolation, told: Isolation | None) -> Place:
+def place_of(delivery: Delivery, declared: Isolation, forced: Isolation | None) -> Place:
     """Return where to run a delivery.
 
     Args:
         declared: isolation of the class, with overrides.
-        told: isolation that this worker was told to use for all classes, or None.
+        forced: isolation that the worker forces on all classes, or None.
     """
     has_died = bool(delivery.suspect or delivery.crashes)
-    if (told or declared) is Isolation.LOOP and (told is not None or not has_died):
+    if (forced or declared) is Isolation.LOOP and (forced is not None or not has_died):
         return Place.NONE if delivery.judge else Place.LOOP
     if delivery.judge:
         return Place.NONE_BUT_CHILD
     if not takes_slot(delivery.stream_key):
         return Place.SUSPECTS
-    if has_died or (told or declared) is Isolation.FRESH:
+    if has_died or (forced or declared) is Isolation.FRESH:
         return Place.FRESH_CHILD
     return Place.CHILD

@@ -164,7 +164,7 @@ class Settler(Struct, frozen=True):
                     )
                 await asyncio.sleep(_RESETTLE_PAUSE)
                 continue
-            if REDIS.is_away:
+            if REDIS.is_unavailable:
                 REDIS.recovered(f"settle of {delivery.id}")
             if still_runs and answer == "OK":
                 attempt.locks_kept_at = sent

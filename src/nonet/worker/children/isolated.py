@@ -141,11 +141,11 @@ class Isolated:
         # The lease is cleared when the child is given back.
         board.open(child.number, attempt.deadline, child.attempts + 1, self._kill_at(attempt))
         attempt.share_deadline(partial(board.extend, child.number))
-        said = attempt.effective
-        is_measured = bool(said.memory_limit or said.cpu_limit)
+        effective = attempt.effective
+        is_measured = bool(effective.memory_limit or effective.cpu_limit)
         try:
             if is_measured:
-                limits = said.memory_limit or 0, said.cpu_limit or 0.0
+                limits = effective.memory_limit or 0, effective.cpu_limit or 0.0
                 child.server.ask(Guard(child.number, child.attempts + 1, *limits))
             Children.begin(child, self.run_message(child, attempt, trace))
             ended = await self._ended(child, attempt)
@@ -205,10 +205,10 @@ class Isolated:
         refused = await self._admit(attempt, asked.lines)
         return Admitted(asked.fence, attempt.locks, attempt.held, refused)
 
-    def report(self, attempt: Attempt, said: Progressed) -> None:
+    def report(self, attempt: Attempt, progressed: Progressed) -> None:
         """Store the progress that a child reports."""
         attempt.context.serve_with(self._client, self._settings.message_limit)
-        attempt.context.progress(said.fraction, said.text)
+        attempt.context.progress(progressed.fraction, progressed.text)
 
     def stop(
         self, child: Child, attempt: Attempt, kill: asyncio.TimerHandle | None
@@ -317,11 +317,11 @@ def crash_of(attempt: Attempt, exited: Exited | None) -> Crash:
     """Describe the death of an attempt's process; `exited` is None if its fork server died."""
     if exited is None:
         return Crash("", "its fork server ended, and nothing else ran there")
-    said, code = attempt.effective, exited.status
-    limits = {"memory": said.memory_limit, "cpu": said.cpu_limit}
+    effective, code = attempt.effective, exited.status
+    limits = {"memory": effective.memory_limit, "cpu": effective.cpu_limit}
     return Crash(
         exited.why if exited.why == "time" or exited.why in limits else "",
-        said.time.hard_text if exited.why == "time" else "",
+        effective.time.hard_text if exited.why == "time" else "",
         signal=-code if code < 0 else None,
         exit_code=code if code >= 0 else None,
         allowed=limits.get(exited.why),

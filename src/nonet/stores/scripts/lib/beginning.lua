@@ -1,5 +1,5 @@
 -- lib/beginning: needs base, events. Begins an epoch. HASH epoch: since (µs, its name), seq (raised by the
--- leader, so that older data are recognised), calm (no structural lock is granted until then, µs), lost (when
+-- leader, so that older data are recognised), withheld (no structural lock is granted until then, µs), lost (when
 -- data were lost, µs), first (1: begun by a process that knew of no earlier epoch).
 
 -- The longest grace period for locks in an epoch that was begun without knowledge of an earlier one: a process that
@@ -9,7 +9,7 @@ local PROBATION_MS = 2000
 -- Begin an epoch, because Redis was emptied or came back with older data. seen: the sequence that the caller has
 -- seen; 0: it knows of no earlier epoch. known: the sequence of the current epoch, if a caller reports only now
 -- that data were lost.
-local function begin_epoch(before, seen, calm_ms, known)
+local function begin_epoch(before, seen, grace_ms, known)
   local is_loss = seen > 0 or known ~= nil
   local since, seq = before, known
   if not known then
@@ -17,8 +17,8 @@ local function begin_epoch(before, seen, calm_ms, known)
     since = digits(math.max(now, (before or 0) + 1, seen + 1))
     seq = since
   end
-  local calm = is_loss and calm_ms or math.min(PROBATION_MS, calm_ms / 10)
-  redis.call('HSET', P .. 'epoch', 'since', since, 'seq', seq, 'calm', digits(now + calm * 1000),  -- fault: no-grace-after-loss
+  local withheld = is_loss and grace_ms or math.min(PROBATION_MS, grace_ms / 10)
+  redis.call('HSET', P .. 'epoch', 'since', since, 'seq', seq, 'withheld', digits(now + withheld * 1000),  -- fault: no-grace-after-loss
     'lost', is_loss and digits(now) or '', 'first', is_loss and '' or '1')
   if is_loss then
     log_event('epoch', 'redis', before and not known and 'Redis came back with older data'

@@ -230,7 +230,7 @@ end
 -- Until when (µs) at least a structural lock cannot be granted; nil if it can be granted now.
 local function held_until(lock)
   local _, expiry = holder(lock.key)
-  expiry = expiry or calm_until(lock)  -- fault: grace-ignored
+  expiry = expiry or withheld_until(lock)  -- fault: grace-ignored
   if not expiry and lock.writer and prune(lock.leases, lock.ttl) > 0 then  -- fault: writers-ignore-readers
     expiry = first_end(lock.leases, 0)
   end

@@ -8,11 +8,11 @@ local LOCKS_KEPT = 86400000
 -- After a loss of data: until when (µs) the lock is withheld, because an earlier holder that does not know of the
 -- loss yet may still use it; else nil. Scripts that only wake leave `epoch` unread: the fetch parks a task again
 -- that was woken too early.
-local function calm_until(lock)
+local function withheld_until(lock)
   local lost = epoch and tonumber(epoch.lost or '')
-  local calm = epoch and tonumber(epoch.calm or '') or 0
-  calm = math.max(calm, lost and lost + lock.ttl * 1000 or 0)
-  return calm > leases.now and calm or nil
+  local withheld = epoch and tonumber(epoch.withheld or '') or 0
+  withheld = math.max(withheld, lost and lost + lock.ttl * 1000 or 0)
+  return withheld > leases.now and withheld or nil
 end
 
 -- The mutexes that these lines declare, or nil if they declare another kind of lock.
@@ -32,7 +32,7 @@ end
 local function take_mutexes(mutexes, owner)
   local keys = {}
   for _, mutex in ipairs(mutexes) do
-    if calm_until(mutex) then  -- fault: plain-grace-ignored
+    if withheld_until(mutex) then  -- fault: plain-grace-ignored
       return false
     end
     keys[#keys + 1], keys[#keys + 2] = mutex.key, P .. 'queue:' .. mutex.name  -- fault: plain-mutex-unchecked
