@@ -131,9 +131,9 @@ class Workflow:
 
     @property
     def last(self) -> list[Step[Any]]:
-        """The steps that come last if no step fails: no step but handlers comes after them.
+        """The steps that come last if no step fails: only handlers come after them.
 
-        A handler is a step after `failed`, or one that needs the success of a handler.
+        A handler is a step after `failed`, or a step that needs the success of a handler.
         """
         handlers, followed = set[Step[Any]](), set[Step[Any]]()
         for step in self.steps:
