@@ -10,7 +10,7 @@ import pytest
 from waits import until
 
 from nonet import Size
-from nonet.daemon.answers import Page
+from nonet.daemon.answer import Page
 from nonet.daemon.embedding import chosen_sizes, running_inside
 from nonet.daemon.health import Report
 from nonet.daemon.service import ExitCode, Stop

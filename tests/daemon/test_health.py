@@ -19,7 +19,7 @@ from waits import WAIT_SECONDS, until, wait_until
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.daemon import health as module, probe_server
-from nonet.daemon.answers import Answer, Page
+from nonet.daemon.answer import Answer, Page
 from nonet.daemon.contact import Reached
 from nonet.daemon.health import Health, Report, answering_probes, free_port
 from nonet.telemetry.metrics import Sample, Samples

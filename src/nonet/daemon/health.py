@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from nonet.base.errors import ConfigurationError
 from nonet.base.version import __version__
-from nonet.daemon.answers import Answer, Page
+from nonet.daemon.answer import Answer, Page
 from nonet.telemetry.failure_log import FailureLog
 from nonet.telemetry.log_guard import log_error_samples
 from nonet.telemetry.metrics import Sample, Samples

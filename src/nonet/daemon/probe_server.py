@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
 
-from nonet.daemon.answers import Answer
+from nonet.daemon.answer import Answer
 
 logger = logging.getLogger(__name__)
 

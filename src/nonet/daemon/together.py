@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from nonet.daemon.answers import Page
+from nonet.daemon.answer import Page
 from nonet.daemon.health import Observed, Report
 from nonet.daemon.service import ExitCode, Stop
 from nonet.telemetry.metrics import Sample

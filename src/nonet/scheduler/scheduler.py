@@ -23,7 +23,7 @@ from nonet.base.errors import NonetError
 from nonet.base.loop import name_of
 from nonet.client.client import Client
 from nonet.config.settings import Settings
-from nonet.daemon.answers import Answer, Page
+from nonet.daemon.answer import Answer, Page
 from nonet.daemon.contact import Contact, Reached
 from nonet.daemon.health import Observed, Report
 from nonet.daemon.service import ExitCode, Stop, every, reached, retrieve, wind_up

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from nonet.base.errors import ConfigurationError
 from nonet.config.web_settings import WebSettings
-from nonet.daemon.answers import Page
+from nonet.daemon.answer import Page
 from nonet.daemon.health import Report
 from nonet.daemon.service import Stop
 from nonet.telemetry.metrics import Sample

@@ -44,7 +44,7 @@ def serve(
 
     async def command() -> int:
         try:
-            from nonet.cli.daemons.serving import run_web  # slower to import than `--help` may take
+            from nonet.cli.daemons.dashboard import run_web  # slower than `--help` may be
         except ModuleNotFoundError as error:
             raise ConfigurationError(
                 f"task-web needs the extra 'web' ({error.name} is missing): "
