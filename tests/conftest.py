@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from clients import broker_at
 from doors import Door
 from hypothesis import settings
 from preloaded import PLACES
@@ -122,7 +123,7 @@ def redis_url(redis_server: RedisServer) -> str:
 @pytest.fixture
 async def broker(redis_url: str) -> AsyncIterator[Broker]:
     """An open broker of the empty namespace ``test``, with the times of production."""
-    opened = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    opened = broker_at(redis_url)
     yield opened
     await opened.aclose()
 

@@ -119,7 +119,7 @@ class Nonet(Application, Program):
         stores = await open_stores(settings, self._closing, self.made_broker)
         self.middlewares.extend(registered_middleware())
         self._closing.push_async_callback(close_middleware, self.middlewares)
-        client = self._make_client(settings, stores)
+        client = self._make_client(stores)
         submitters.append(client)
         self._closing.callback(submitters.remove, client)
         self._client = client
@@ -129,11 +129,10 @@ class Nonet(Application, Program):
         if self.prepares_sqlite:
             await stores.prepare_sqlite(self.registry)
 
-    def _make_client(self, settings: Settings, stores: Stores) -> Client:
+    def _make_client(self, stores: Stores) -> Client:
         client = Client(
             stores,
             self.registry,
-            settings,
             middlewares=self.middlewares,
             beside=self.client_of,
             resume_row=self._resume_row,
@@ -153,9 +152,8 @@ class Nonet(Application, Program):
         if namespace == home.namespace:
             return home
         if namespace not in self._others:
-            settings = home.settings.of(namespace)
-            stores = stores_beside(home.stores, settings, self._closing)
-            self._others[namespace] = self._make_client(settings, stores)
+            stores = stores_beside(home.stores, namespace, self._closing)
+            self._others[namespace] = self._make_client(stores)
         return self._others[namespace]
 
     async def _resume_row(self, pipeline: str, key: str, at_time: datetime | None) -> None:

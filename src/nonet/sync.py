@@ -25,8 +25,9 @@ from nonet.client.application import Application
 from nonet.client.client import Client, Program
 from nonet.client.envelopes import Envelopes
 from nonet.config.settings import Settings
+from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.sync_transport import THREADS
-from nonet.stores.stores import EMBEDDED, Stores, make_broker, start_embedded, stores_beside
+from nonet.stores.stores import EMBEDDED, Stores, start_embedded, stores_beside
 from nonet.tasks import handles, runs
 from nonet.tasks.handles import R
 from nonet.tasks.middleware import Middlewares, registered_middleware
@@ -340,30 +341,28 @@ class Nonet(Application):
         url = self._url or self.settings.redis_url.get_secret_value()
         if url.startswith(EMBEDDED):
             url = start_embedded(self.settings, closing).url
-        broker = make_broker(self.settings, url, THREADS)
+        broker = Broker(self.settings, url, THREADS)
         closing.push_async_callback(broker.aclose)
-        stores = Stores(broker, self.settings)
+        stores = Stores(broker)
         closing.push_async_callback(stores.close)
-        client = self._make_client(self.settings, stores, closing, {})
+        client = self._make_client(stores, closing, {})
         client.envelopes = self._envelopes or client.envelopes
         return _Opened(os.getpid(), client, stores, closing)
 
     def _make_client(
-        self, settings: Settings, stores: Stores, closing: AsyncExitStack, made: dict[str, Client]
+        self, stores: Stores, closing: AsyncExitStack, made: dict[str, Client]
     ) -> Client:
         """Make the client of a namespace; it makes clients of others when they are needed."""
 
         def beside(namespace: str) -> Client:
             with _reopening:
                 if namespace not in made:
-                    other = settings.of(namespace)
-                    made[namespace] = self._make_client(
-                        other, stores_beside(stores, other, closing), closing, made
-                    )
+                    other = stores_beside(stores, namespace, closing)
+                    made[namespace] = self._make_client(other, closing, made)
                 return made[namespace]
 
-        client = made[settings.namespace] = Client(
-            stores, self.registry, settings, middlewares=self.middlewares, beside=beside
+        client = made[stores.namespace] = Client(
+            stores, self.registry, middlewares=self.middlewares, beside=beside
         )
         closing.push_async_callback(client.aclose)
         return client

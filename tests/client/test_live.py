@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, field
 
 import pytest
-from clients import client_of
+from clients import broker_at, client_of
 from waits import WAIT_SECONDS
 
 from nonet import BaseTask, Priority, RetryPolicyBase, Size
@@ -211,8 +211,7 @@ async def test_labels_of_a_submission_count_first(broker: Broker, followed: Foll
 
 async def test_a_submission_without_redis_keeps_the_configuration() -> None:
     """The query fails silently and is not repeated at once: the submission reports the error."""
-    options = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
-    broker = Broker("redis://127.0.0.1:1", "test", **options)
+    broker = broker_at("redis://127.0.0.1:1")
     live = LiveConfig(Publication(broker.client, "test"), Registry())
     await live.refresh()
     assert (live.version, live.problem, live.is_due) == ("", "", False)

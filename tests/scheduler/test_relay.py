@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from clients import broker_at
 from servers import RedisServer
 from waits import WAIT_SECONDS
 
@@ -76,8 +77,7 @@ async def test_pages_of_refused_rows_do_not_hold_up_newer_rows(
 
 
 async def test_an_unreachable_redis_refuses_no_row(database: Database, settings: Settings) -> None:
-    ttls = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 60.0, "dedup_ttl": 60.0}
-    away = Broker("redis://127.0.0.1:1", "test", **ttls)
+    away = broker_at("redis://127.0.0.1:1")
     outbox = Outbox(database, away, "test")
     await outbox.submit([task("kept")], ids_are_new=True)
     with pytest.raises(ServerUnreachableError):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, Self
 
 from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.leases import Counted, Lease, Leases
+from nonet.stores.queue.leases import Counted, Lease, Leases, Said
 
 
 def leases_of(url: str, worker: str = "small-a", info: str = "{}", **times: Any) -> Leases:
     times = {"worker_ttl": 30, "lock_ttl": 30, "timeout_seconds": 5} | times
-    return Leases(url, "test", worker, info, **times)
+    leases = Leases(url, "test", worker, **times)
+    leases.ask(lambda: Said(info))
+    return leases
 
 
 def lease_of(item: Delivery, ttl: float = 30) -> Lease:

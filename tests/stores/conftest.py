@@ -14,7 +14,7 @@ from nonet.stores.queue.results import Results
 
 @pytest.fixture
 async def results(broker: Broker) -> AsyncIterator[Results]:
-    opened = Results(broker.client, broker.scripts, broker.url, "test")
+    opened = Results(broker)
     yield opened
     await opened.aclose()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from clients import client_of
+from clients import broker_at, client_of
 
 from nonet import (
     BaseTask,
@@ -18,7 +18,6 @@ from nonet import (
     context,
 )
 from nonet.base.errors import InvalidArgumentsError, LeaseLostError
-from nonet.stores.queue.broker import Broker
 from nonet.tasks.execution import enter_context, running_context
 from nonet.tasks.locks import BaseLock
 from nonet.tasks.registry import Registry
@@ -173,8 +172,7 @@ async def test_a_task_that_no_message_can_carry_is_refused_before_it_is_sent(
 ) -> None:
     registry = Registry()
     registry.add(type(task), "tests")
-    options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
-    broker = Broker("redis://127.0.0.1:1", "test", **options)  # no server listens there
+    broker = broker_at("redis://127.0.0.1:1")  # no server listens there
     client = client_of(broker, registry)
     with pytest.raises(InvalidArgumentsError, match=rf"tests:{type(task).__name__}: .*{reason}"):
         await client.submit(task, labels=labels)

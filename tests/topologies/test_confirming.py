@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from clients import broker_at
 from servers import RedisServer
 from topologies.valkey import ValkeyServer
 from waits import wait_until
@@ -68,8 +69,7 @@ async def broker(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[B
     with pair.master.client() as client:
         client.flushall()
         client.hset("{test}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
-    times = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
-    opened = Broker(pair.master.url, "test", **times, confirm_replicas=1)
+    opened = broker_at(pair.master.url, confirm_replicas=1)
     await opened.ping()
     yield opened
     pair.thaw()

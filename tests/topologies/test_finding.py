@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clients import broker_at
 from redis import exceptions
 from servers import RedisServer
 from topologies.cluster import Cluster
@@ -41,8 +42,7 @@ def sentinels() -> Iterator[Sentinels]:
 
 @asynccontextmanager
 async def open_broker(url: str, **options: Any) -> AsyncIterator[Broker]:
-    times = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
-    broker = Broker(url, "test", **{**times, **options})
+    broker = broker_at(url, **options)
     try:
         yield broker
     finally:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clients import broker_at
 from redis import exceptions
 from servers import RedisServer
 from topologies.cluster import Cluster
@@ -37,7 +38,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def broker(cluster: Cluster) -> Iterator[Broker]:
     with cluster.client() as client:
         client.flushall()
-    yield Broker(cluster.url, NAMESPACE, lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    yield broker_at(cluster.url, namespace=NAMESPACE)
 
 
 def contents(server: RedisServer) -> dict[str, bytes]:

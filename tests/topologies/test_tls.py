@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clients import broker_at
 from connections import again, every_kind
 from daemons import Daemon
 from topologies.tls import TlsServer
 
 from nonet.base.errors import NonetError
-from nonet.stores.queue.broker import Broker
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def server() -> Iterator[TlsServer]:
 
 async def answer(url: str) -> str:
     """The error for a client of this URL; empty: it is let in."""
-    broker = Broker(url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    broker = broker_at(url)
     try:
         await broker.ping()
     except NonetError as error:

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import UUID
 
+from clients import broker_at
 from msgspec.structs import replace
 
 from nonet.messages.formats import FORMAT
@@ -183,7 +184,7 @@ async def submitted_workflow(broker: Broker) -> None:
         Submission(f"w:{place}", "x:T", "normal:small", an_envelope(f"w:{place}"), terms=term)
         for place, term in enumerate(terms)
     ]
-    workflows = Workflows(broker.client, broker.scripts, broker.keeping)
+    workflows = Workflows(broker)
     await workflows.submit([NewWorkflow("w", "title", "parent", steps, True)], 600)
 
 
@@ -278,7 +279,7 @@ async def write() -> None:
     from servers import RedisServer
 
     with RedisServer() as server:
-        broker = Broker(server.url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+        broker = broker_at(server.url)
         server.client().hset("{test}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
         made = await written(broker)
         await broker.aclose()

@@ -23,7 +23,7 @@ from web_tasks import Mail, Report
 from nonet import Nonet
 from nonet.config.web_settings import WebSettings
 from nonet.rules.letters import NewDeadLetter
-from nonet.stores.queue.leases import Leases
+from nonet.stores.queue.leases import Leases, Said
 from nonet.stores.sql import database as sql
 from nonet.web.api import routers as api_routers
 from nonet.web.app import create_app
@@ -96,14 +96,9 @@ def _register_workers(url: str) -> None:
         size = ("small", "medium", "large")[number % 3]
         info = {"pid": number, "host": f"host{number % 50}", "concurrency": 4, "rss": 10**8}
         leases = Leases(
-            url,
-            "test",
-            f"{size}-{number:08x}",
-            json.dumps(info),
-            worker_ttl=3600,
-            lock_ttl=30,
-            timeout_seconds=5,
+            url, "test", f"{size}-{number:08x}", worker_ttl=3600, lock_ttl=30, timeout_seconds=5
         )
+        leases.ask(lambda info=info: Said(json.dumps(info)))
         leases.renew([])
         leases.close()
 

@@ -22,9 +22,7 @@ async def shared(nonet: Nonet, redis_url: str) -> Nonet:
     term = await stores.leadership.lead("a", 30, "{}") or ""
     await stores.publication.publish(term, "1", CONFIG, source="", revision="", who="a")
     await stores.fairness.publish(term, ["normal:small"], {"mail": 3}, "a test")
-    leases = Leases(
-        redis_url, "test", "small-a", "{}", worker_ttl=30, lock_ttl=30, timeout_seconds=5
-    )
+    leases = Leases(redis_url, "test", "small-a", worker_ttl=30, lock_ttl=30, timeout_seconds=5)
     rows = {"mail": vector([30], [30], [], {}, (30,)), "<b>ads": vector([9, 4], [9], [], {}, (90,))}
     leases.count(lambda: Counted({}, rows, 1), lambda _: None)
     await asyncio.to_thread(leases.add_figures)

@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
-from clients import client_of
+from clients import broker_at, client_of
 
 from nonet import BaseTask
-from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.injection import Injector
 from nonet.tasks.registry import Registry
@@ -25,8 +24,7 @@ async def tools_for(*classes: type[BaseTask], leave: Any = lambda *_: None) -> A
     registry = Registry()
     for cls in classes:
         registry.add(cls, "tests")
-    options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
-    broker = Broker("redis://127.0.0.1:1", "test", **options)
+    broker = broker_at("redis://127.0.0.1:1")
     client = client_of(broker, registry)
     with ThreadPoolExecutor(2) as threads:
         async with Injector() as injector:

@@ -88,7 +88,7 @@ async def test_the_watchdog_renews_only_the_lease_with_the_new_lock(
     redis_url: str, app: Nonet
 ) -> None:
     times: Any = {"worker_ttl": 9, "lock_ttl": 30, "timeout_seconds": 1}
-    watchdog = Watchdog(Leases(redis_url, "test", "medium-a", "{}", **times), 15)
+    watchdog = Watchdog(Leases(redis_url, "test", "medium-a", **times), 15)
     leasing, attempt = WatchedLeases(app.broker, watchdog, 45, 30), await fetched(app)
     leasing.hold(attempt)
     assert await leasing.readmit(attempt, encode_locks([NEW])) is None

@@ -10,7 +10,7 @@ from nonet.app import Nonet
 from nonet.base.streams import Size
 from nonet.config.environment import Secret
 from nonet.config.settings import plain_settings
-from nonet.stores.stores import make_broker
+from nonet.stores.queue.broker import Broker
 from nonet.tasks.secrecy import secret_texts
 from nonet.tasks.task import Isolation
 from nonet.telemetry.logs import describe_process, set_up_logs
@@ -35,7 +35,7 @@ def prepare(application: Nonet) -> None:
     A child that writes to memory copies its pages, which takes longer than the work itself.
     """
     settings = application.settings
-    application.made_broker = make_broker(settings, settings.redis_url.get_secret_value())
+    application.made_broker = Broker(settings, settings.redis_url.get_secret_value())
     for item in application.registry:
         if item.cls.isolation is Isolation.FRESH or item.cls.size == Size.LARGE:
             secret_texts(dict.fromkeys(item.arguments.names), item.cls)  # it remembers the names

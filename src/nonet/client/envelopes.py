@@ -119,9 +119,8 @@ class Envelopes:
                 travels with it is too long.
             ConfigurationError: the class is encrypted, and this process has no key.
         """
-        registry = self._registry
         is_derived = repeat or child_of or callback_of or is_step or schedule is not None
-        task_class = registry.of_class(task.cls) if isinstance(task, Given) else registry.of(task)
+        task_class = self._class_of(task)
         if options.id is not None and not is_derived:
             _check_own_id(task_class, options.id)
         if self._middlewares.around_submit:
@@ -132,15 +131,17 @@ class Envelopes:
         content = self._content(task_class, task, options, callback_of, trace, repeat, is_step)
         vo, group = vo_of(task, labels), child_of or callback_of or is_step
         locks, terms = self._demands(task_class, task, options, content, group)
-        envelope = self._sealed(task_class, content)
         if repeat is not None:
             terms = _lines(terms, repeat.term)
         stream = self._stream(task_class, vo, labels)
         if tenant := tenant_of(self._live_config.tenants_by, task_class.name, vo, labels):
             terms = _lines(terms, f"tenant|{tenant}")
-        return Submission(
-            content.id, task_class.name, stream, envelope, locks, due, child_of, terms
-        )
+        envelope, name = self._sealed(task_class, content), task_class.name
+        return Submission(content.id, name, stream, envelope, locks, due, child_of, terms)
+
+    def _class_of(self, task: BaseTask | Given[Any]) -> TaskClass:
+        registry = self._registry
+        return registry.of_class(task.cls) if isinstance(task, Given) else registry.of(task)
 
     def _around(
         self,

@@ -63,7 +63,6 @@ class OpenNamespace(InNamespace):
     Args:
         stores: the open stores of the namespace.
         registry: the task classes of this process.
-        settings: the settings of the namespace.
         middlewares: runs around submissions and attempts; None: nothing does.
         beside: opens and returns another namespace; None: this program has no others.
         resume_row: makes the row of a dead letter due again; None: this program has no pipelines.
@@ -73,15 +72,15 @@ class OpenNamespace(InNamespace):
         self,
         stores: Stores,
         registry: Registry,
-        settings: Settings,
         *,
         middlewares: Middlewares | None = None,
         beside: Callable[[str], OpenNamespace] | None = None,
         resume_row: ResumeRow | None = None,
     ) -> None:
+        settings = stores.settings
         self.stores = stores
         self.registry = registry
-        self.settings = settings
+        self.settings: Settings = settings
         self.namespace: str = settings.namespace
         self.cipher: Cipher = stores.cipher
         self.live_config: LiveConfig = LiveConfig(stores.publication, registry)
@@ -94,7 +93,7 @@ class OpenNamespace(InNamespace):
             middlewares=self.middlewares,
             cipher=stores.cipher,
         )
-        self.hints: Hints = Hints(stores.broker.client, settings.namespace)
+        self.hints: Hints = Hints(stores.client, self.namespace)
         self.cancellation: Cancellation = Cancellation(
             stores.broker, stores.outbox, settings.may_have_sql
         )

@@ -277,9 +277,9 @@ async def _explain(home: OpenNamespace, id: str) -> tuple[Explanation, Facts | N
     from nonet.rules.findings.explanation import explain
     from nonet.stores.namespace.explaining import TaskFacts  # workers explain no tasks
 
-    broker = home.stores.broker
+    stores, limit = home.stores, home.settings.crash_limit
     source = TaskFacts(
-        broker.client, home.namespace, broker.crash_limit, broker.lock_ttl_ms, cipher=home.cipher
+        stores.client, home.namespace, limit, stores.lock_ttl_ms, cipher=home.cipher
     )
     try:
         facts = await source.read(id)

@@ -265,7 +265,6 @@ class _Locks:
             self._broker.url,
             self._settings.namespace,
             worker="",
-            info="",
             worker_ttl=self._settings.worker_ttl,
             lock_ttl=self._settings.lock_ttl,
             timeout_seconds=min(5.0, self._settings.renew_interval, self._ttl / 3),

@@ -24,13 +24,11 @@ from nonet.pipelines.loading import Pipelines
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.pipeline_options import PipelineOptions, options_of
 from nonet.pipelines.pipeline_runner import PipelineRunner
-from nonet.pipelines.pipeline_tally import PipelineTally
 from nonet.pipelines.processing import of_row
 from nonet.pipelines.room import Room
 from nonet.rules.pauses import EVERYTHING, Pause, of_pipeline
 from nonet.rules.pipelines import WITH_ALL, Replica
 from nonet.stores.queue.workers import DRAINS
-from nonet.stores.sql.callers import is_same_database
 from nonet.tasks.injection import Injector
 from nonet.telemetry.metrics import Sample
 
@@ -77,14 +75,7 @@ class PipelineHost(Observed):
         room = Room()
         self.runners: list[PipelineRunner] = [
             PipelineRunner(
-                pipelines.leasing(cls),
-                injector,
-                client,
-                partial(self._options, cls),
-                room,
-                letters,
-                PipelineTally(),
-                has_outbox=_has_outbox(client, cls.database),
+                pipelines.leasing(cls), injector, client, partial(self._options, cls), room, letters
             )
             for cls in self._classes
         ]
@@ -236,8 +227,3 @@ class PipelineHost(Observed):
 def _check_parameters(cls: type[Pipeline[Any]], injector: Injector) -> None:
     if problems := injector.check(of_row(cls().process)):
         raise RegistrationError(f"pipeline {cls.name} ({cls.__module__}): {'; '.join(problems)}")
-
-
-def _has_outbox(client: Client, database: RowDatabase) -> bool:
-    settings = client.settings
-    return settings.may_have_sql() and is_same_database(settings.sql_url(), database.url)

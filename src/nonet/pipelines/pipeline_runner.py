@@ -54,7 +54,6 @@ class PipelineRunner:
         options: returns what is configured now.
         room: the rows that all pipelines of this process run.
         letters: writes dead letters.
-        has_outbox: durable tasks are stored in the database of the rows.
 
     Attributes:
         table: name of its table.
@@ -70,9 +69,6 @@ class PipelineRunner:
         options: Callable[[], PipelineOptions],
         room: Room,
         letters: Letters,
-        tally: PipelineTally,
-        *,
-        has_outbox: bool,
     ) -> None:
         self.pipeline: Pipeline[Any] = leasing.pipeline
         self.leasing: Leasing = leasing
@@ -80,7 +76,7 @@ class PipelineRunner:
         self._options = options
         self._room = room
         room.watch(self._room_changed)
-        self.tally: PipelineTally = tally
+        self.tally: PipelineTally = PipelineTally()
         self._client = client
         self._processing = Processing(
             leasing,
@@ -88,10 +84,9 @@ class PipelineRunner:
             client,
             lambda: options().interval,
             partial(letters.write, self.pipeline.name),
-            started=tally.started,
+            started=self.tally.started,
             # A release that wakes the row may be missed: fetch when it tries again by itself.
             waits=lambda seconds: self._loop.call_later(seconds, self.hinted.set),
-            has_outbox=has_outbox,
         )
         self.hinted: asyncio.Event = asyncio.Event()
         self._queue: deque[Item] = deque()

@@ -29,6 +29,7 @@ from nonet.pipelines.lease import Exhausted, Lease, Loaded, NotSelected, Related
 from nonet.pipelines.leasing import Leasing
 from nonet.pipelines.pipeline import Pipeline
 from nonet.rules.outcomes import End, Failed, Settlement, decide
+from nonet.stores.sql.callers import is_same_database
 from nonet.tasks.execution import running_context
 from nonet.tasks.injection import Injector
 from nonet.tasks.task import BaseTask
@@ -87,7 +88,6 @@ class Processing:
         write: writes dead letters.
         started: called with the seconds from the due time of a row to its start.
         waits: called with the seconds until a row that waits for related rows tries again.
-        has_outbox: durable tasks are stored in the database of the rows.
     """
 
     def __init__(
@@ -100,7 +100,6 @@ class Processing:
         *,
         started: Callable[[float], None] = lambda seconds: None,
         waits: Callable[[float], object] = lambda seconds: None,
-        has_outbox: bool = False,
     ) -> None:
         self.pipeline: Pipeline[Any] = leasing.pipeline
         self.leasing: Leasing = leasing
@@ -110,7 +109,11 @@ class Processing:
         self._write = write
         self._started = started
         self._waits = waits
-        self._has_outbox = has_outbox
+        # Whether durable tasks are stored in the database of the rows.
+        settings, database = client.settings, self.pipeline.database
+        self._has_outbox = settings.may_have_sql() and is_same_database(
+            settings.sql_url(), database.url
+        )
         self._log = FailureLog(f"rows of pipeline {self.pipeline.name}", logger)
         self._injected = of_row(self.pipeline.process)
 

@@ -70,16 +70,8 @@ def _configuration(client: Client, periodic: PeriodicLoop) -> ConfigurationLoop:
     settings, stores = client.settings, client.stores
     vos = vos_from_entry_points(settings.groups)
     fits = partial(check, registry=client.registry, vos=vos)
-    return ConfigurationLoop(
-        open_source(settings.config, settings, fits),
-        fits,
-        stores.limits,
-        stores.ceilings,
-        stores.fairness,
-        stores.publication,
-        periodic.adopt,
-        settings.namespace,
-    )
+    source = open_source(settings.config, settings, fits)
+    return ConfigurationLoop(source, fits, stores, periodic.adopt)
 
 
 def _chores(client: Client) -> dict[str, Chore]:

@@ -14,8 +14,8 @@ from nonet.base.errors import ConfigurationError, NonetError
 from nonet.base.loop import in_own_thread
 from nonet.config.settings import Settings
 from nonet.messages.encryption import Cipher
-from nonet.stores.queue.broker import Broker, Waits
-from nonet.stores.queue.transport import ASYNCIO, Transport
+from nonet.stores.connection.redis import AsyncRedis
+from nonet.stores.queue.broker import Broker
 
 # A command uses one or two of the stores, and each takes milliseconds to import; SQL takes 400.
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ async def open_stores(
     """Open the stores of the namespace in `settings`.
 
     Args:
-        broker: of `make_broker`, if it was made before this process was forked.
+        broker: its broker, if it was made before this process was forked.
         closing: closes them; an embedded server is started first and stopped last.
 
     Raises:
@@ -69,7 +69,7 @@ async def open_stores(
         server = await asyncio.to_thread(start_embedded, settings, closing)
         url, is_new = server.url, server.is_new
     if broker is None:
-        broker = make_broker(settings, url)
+        broker = Broker(settings, url)
     else:
         broker.wakes.take_name()
     broker.client.lane.bind()  # now, or the first loop that submits would become its owner
@@ -77,51 +77,27 @@ async def open_stores(
     broker.follow()
     if is_new:
         await broker.begin()
-    stores = Stores(broker, settings)
+    stores = Stores(broker)
     closing.push_async_callback(stores.close)
     return stores
 
 
-def stores_beside(stores: Stores, settings: Settings, closing: AsyncExitStack) -> Stores:
-    """Open the stores of the namespace in `settings` on the servers of other stores.
+def stores_beside(stores: Stores, namespace: str, closing: AsyncExitStack) -> Stores:
+    """Open the stores of another namespace on the servers of these.
 
     Args:
         closing: closes them, before `stores` are closed.
     """
     stores.broker.client.lane.check_loop()
-    broker = make_broker(settings, stores.broker.url, stores.broker.transport)
+    settings = stores.settings.of(namespace)
+    broker = Broker(settings, stores.broker.url, stores.broker.transport)
     closing.push_async_callback(broker.aclose)
     if not broker.transport.is_sync:
         broker.client.lane.bind()
         broker.follow()
-    made = Stores(broker, settings, stores)
+    made = Stores(broker, stores)
     closing.push_async_callback(made.close)
     return made
-
-
-def make_broker(settings: Settings, url: str, transport: Transport = ASYNCIO) -> Broker:
-    """Make the broker of the namespace in `settings`, without a connection.
-
-    Raises:
-        ConfigurationError: the URL of Redis is invalid.
-    """
-    broker = Broker(
-        url,
-        settings.namespace,
-        lock_ttl=settings.lock_ttl,
-        lease=settings.lease,
-        result_ttl=settings.result_ttl,
-        dedup_ttl=settings.dedup_ttl,
-        message_limit=settings.message_limit,
-        crash_limit=settings.crash_limit,
-        confirm_replicas=settings.confirm_replicas,
-        history=settings.history,
-        waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
-        transport=transport,
-    )
-    if settings.redis_url.file:  # another application may share the endpoint without a file
-        broker.client.endpoint.url_file = settings.redis_url.file
-    return broker
 
 
 def start_embedded(settings: Settings, closing: AsyncExitStack) -> EmbeddedServer:
@@ -145,22 +121,23 @@ def start_embedded(settings: Settings, closing: AsyncExitStack) -> EmbeddedServe
     return server
 
 
-def _lazily(path: str, *more: str, client: bool = True) -> cached_property[Any]:
+def _lazily(path: str, *arguments: str) -> cached_property[Any]:
     """Import and make a store when it is first used.
 
     Args:
         path: its module, below `nonet.stores`, and class.
-        more: attributes of `Stores`, its arguments behind the client and the namespace.
-        client: False: its first argument is the broker, not the client.
+        arguments: the attributes of `Stores` that it takes.
     """
     module, _, name = path.partition(":")
 
     def make(stores: Stores) -> Any:
         made: Callable[..., Any] = getattr(import_module(f"nonet.stores.{module}"), name)
-        first = stores.broker.client if client else stores.broker
-        return made(first, stores.namespace, *(getattr(stores, one) for one in more))
+        return made(*(getattr(stores, argument) for argument in arguments))
 
     return cached_property(make)
+
+
+_IN_REDIS = "client", "namespace"
 
 
 class Stores:
@@ -172,6 +149,8 @@ class Stores:
 
     Attributes:
         broker: submits tasks and delivers them to workers.
+        client: the client of Redis.
+        settings: the settings of the namespace.
         namespace: prefix of all keys in Redis.
         cipher: decrypts what the stores return, and encrypts what they get.
         lock_ttl_ms: TTL of locks that define none.
@@ -182,81 +161,71 @@ class Stores:
     """
 
     # Ceilings, and the number of tasks below them.
-    ceilings: cached_property[Ceilings] = _lazily("namespace.ceilings:Ceilings")
+    ceilings: cached_property[Ceilings] = _lazily("namespace.ceilings:Ceilings", *_IN_REDIS)
     # Pauses.
-    controls: cached_property[Controls] = _lazily("namespace.controls:Controls")
+    controls: cached_property[Controls] = _lazily("namespace.controls:Controls", *_IN_REDIS)
     # How many workers each size needs.
-    demands: cached_property[Demands] = _lazily("namespace.demand:Demands", "lock_ttl_ms")
+    demands: cached_property[Demands] = _lazily(
+        "namespace.demand:Demands", *_IN_REDIS, "lock_ttl_ms"
+    )
     # The event stream: who changed what.
-    events: cached_property[Events] = _lazily("namespace.events:Events")
+    events: cached_property[Events] = _lazily("namespace.events:Events", *_IN_REDIS)
     # Fair shares of tenants.
-    fairness: cached_property[Fairness] = _lazily("namespace.fairness:Fairness")
+    fairness: cached_property[Fairness] = _lazily("namespace.fairness:Fairness", *_IN_REDIS)
     # Callback groups.
-    groups: cached_property[Groups] = _lazily("queue.groups:Groups", "cipher")
+    groups: cached_property[Groups] = _lazily("queue.groups:Groups", *_IN_REDIS, "cipher")
     # The tasks that ended last.
-    history: cached_property[History] = _lazily("namespace.history:History", "cipher")
+    history: cached_property[History] = _lazily("namespace.history:History", *_IN_REDIS, "cipher")
     # The lease of the leading scheduler.
     leadership: cached_property[Leadership] = _lazily(
-        "namespace.leadership:Leadership", client=False
+        "namespace.leadership:Leadership", "broker", "namespace"
     )
     # Limits in force, and limits set by hand.
-    limits: cached_property[Limits] = _lazily("namespace.limits:Limits")
+    limits: cached_property[Limits] = _lazily("namespace.limits:Limits", *_IN_REDIS)
     # Holders and waiters of locks.
-    locks: cached_property[LockBoard] = _lazily("namespace.lock_board:LockBoard", "lock_ttl_ms")
+    locks: cached_property[LockBoard] = _lazily(
+        "namespace.lock_board:LockBoard", *_IN_REDIS, "lock_ttl_ms"
+    )
     # The figures of the namespace.
-    measures: cached_property[Measures] = _lazily("namespace.figures:Measures", "recheck_seconds")
+    measures: cached_property[Measures] = _lazily(
+        "namespace.figures:Measures", *_IN_REDIS, "recheck_seconds"
+    )
     # The periodic entries.
-    periodic: cached_property[Periodic] = _lazily("namespace.periodic:Periodic", client=False)
+    periodic: cached_property[Periodic] = _lazily(
+        "namespace.periodic:Periodic", "broker", "namespace"
+    )
     # What the processes that run pipelines report.
-    pipelines: cached_property[PipelineReports] = _lazily("namespace.pipelines:PipelineReports")
+    pipelines: cached_property[PipelineReports] = _lazily(
+        "namespace.pipelines:PipelineReports", *_IN_REDIS
+    )
     # The published configuration.
-    publication: cached_property[Publication] = _lazily("namespace.publication:Publication")
+    publication: cached_property[Publication] = _lazily(
+        "namespace.publication:Publication", *_IN_REDIS
+    )
     # Messages that are not valid tasks.
     quarantine: cached_property[Quarantine] = _lazily(
-        "namespace.quarantine:Quarantine", client=False
+        "namespace.quarantine:Quarantine", "broker", "namespace"
     )
+    # Status and results of tasks, queues and workers.
+    results: cached_property[Results] = _lazily("queue.results:Results", "broker", "cipher")
+    # Deletes the rows of durable tasks that have ended.
+    rows: cached_property[RowCloser] = _lazily("sql.row_closer:RowCloser", "outbox")
     # The figures of tenants.
-    tenants: cached_property[Tenants] = _lazily("namespace.tenants:Tenants")
+    tenants: cached_property[Tenants] = _lazily("namespace.tenants:Tenants", *_IN_REDIS)
+    # Workflows.
+    workflows: cached_property[Workflows] = _lazily("queue.workflows:Workflows", "broker", "cipher")
 
-    def __init__(self, broker: Broker, settings: Settings, beside: Stores | None = None) -> None:
-        self._settings = settings
-        self._beside = beside
-        self.cipher: Cipher = settings.cipher()
-        self.lock_ttl_ms: int = broker.lock_ttl_ms
-        self.recheck_seconds: float = 1.5 * settings.lock_recheck_max  # the pause varies by half
-        self.namespace: str = settings.namespace
+    def __init__(self, broker: Broker, beside: Stores | None = None) -> None:
         self.broker = broker
+        self.client: AsyncRedis = broker.client
+        self.settings: Settings = broker.settings
+        self.namespace: str = self.settings.namespace
+        self.cipher: Cipher = self.settings.cipher()
+        self.lock_ttl_ms: int = broker.lock_ttl_ms
+        # The pause varies by half.
+        self.recheck_seconds: float = 1.5 * self.settings.lock_recheck_max
+        self._beside = beside
         self._database: Database | None = None
-
-    @cached_property
-    def results(self) -> Results:
-        """Status and results of tasks, queues and workers."""
-        from nonet.stores.queue.results import Results
-
-        broker = self.broker
-        return Results(
-            broker.client,
-            broker.scripts,
-            broker.url,
-            self.namespace,
-            self.cipher,
-            broker.transport.wakes,
-        )
-
-    @cached_property
-    def workflows(self) -> Workflows:
-        """Workflows."""
-        from nonet.stores.queue.workflows import Workflows
-
-        broker = self.broker
-        return Workflows(broker.client, broker.scripts, broker.keeping, self.cipher)
-
-    @cached_property
-    def rows(self) -> RowCloser:
-        """Deletes the rows of durable tasks that have ended."""
-        from nonet.stores.sql.row_closer import RowCloser
-
-        return RowCloser(self.outbox)
 
     def sessions(self, secret: bytes) -> Sessions:
         """Return the logins of the dashboard.
@@ -266,7 +235,7 @@ class Stores:
         """
         from nonet.stores.namespace.sessions import Sessions
 
-        return Sessions(self.broker.client, self.namespace, secret)
+        return Sessions(self.client, self.namespace, secret)
 
     async def close(self) -> None:
         """Close what was opened."""
@@ -314,7 +283,7 @@ class Stores:
 
     async def prepare_sqlite(self, registry: Registry) -> None:
         """Create the table of durable tasks before a transaction of the user can lock the file."""
-        sql_url = self._settings.sql_url()
+        sql_url = self.settings.sql_url()
         if sql_url.startswith("sqlite") and any(item.cls.durable for item in registry):
             try:
                 await (await self.outbox()).prepare()
@@ -336,11 +305,11 @@ class Stores:
 
     async def sql_state(self) -> str:
         """Return the state of the tables, see `nonet.rules.findings.servers.Server`."""
-        if not self._settings.may_have_sql():
+        if not self.settings.may_have_sql():
             return ""
         from nonet.stores.sql.database import Schema, check
 
-        url = self._settings.sql_url()
+        url = self.settings.sql_url()
         try:
             state = await check(url)
             if state in (Schema.CURRENT, Schema.AHEAD):
@@ -355,7 +324,7 @@ class Stores:
             return await self._beside._open_database()
         if self._database is None:
             make = _make_sync_database if self.broker.transport.is_sync else _make_database
-            made = await in_own_thread(partial(make, self._settings.sql_url()))
+            made = await in_own_thread(partial(make, self.settings.sql_url()))
             self._database = self._database or made  # a concurrent call may have been faster
         return self._database
 

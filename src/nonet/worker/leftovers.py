@@ -12,7 +12,8 @@ from typing import Any
 
 from nonet.base.errors import NonetError
 from nonet.daemon.watchdog import Watchdog
-from nonet.stores.queue.broker import Broker, hold_of_code
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.holds import hold_of_code
 from nonet.stores.queue.leases import Lease
 from nonet.tasks.locks import has_structural
 from nonet.worker.attempt.attempt import Attempt

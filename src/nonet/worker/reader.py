@@ -22,8 +22,7 @@ from nonet.telemetry.failure_log import FailureLog
 from nonet.worker.about import About
 from nonet.worker.incarnation import Incarnation
 from nonet.worker.runner import Runner
-from nonet.worker.tally import Tally
-from nonet.worker.veto import Veto, naming
+from nonet.worker.veto import Fitness, Veto, naming
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +43,6 @@ class Reader:
         runner: runs the deliveries.
         redis: records each answer of Redis.
         about: publishes why the worker takes no tasks.
-        tally: counts the vetoes.
         look: called when something other than a task has woken the worker.
 
     Attributes:
@@ -61,9 +59,7 @@ class Reader:
         runner: Runner,
         redis: Contact,
         watchdog: Watchdog,
-        veto: Veto,
         about: About,
-        tally: Tally,
         look: Callable[[], Awaitable[None]],
     ) -> None:
         self._broker = broker
@@ -71,9 +67,8 @@ class Reader:
         self._runner = runner
         self._redis = redis
         self._watchdog = watchdog
-        self._veto = veto
+        self._veto = Veto(Fitness(broker.settings.memory_floor, broker.settings.load_ceiling))
         self._about = about
-        self._tally = tally
         self._look = look
         self.has_fetched = False
         self.is_unsure = False
@@ -259,7 +254,7 @@ class Reader:
         """
         if not self._about.off:
             await self._broker.decline(self._me.id, self._me.size)
-            self._tally.vetoes[_kind_of_veto(why)] += 1
+            self._runner.tally.vetoes[_kind_of_veto(why)] += 1
             # The loss of the registration is a warning already.
             level = logging.INFO if why == _UNREGISTERED else logging.WARNING
             logger.log(level, "this worker takes nothing: %s", why)

@@ -66,6 +66,7 @@ class Runner:
 
     Attributes:
         settler: settles the attempts.
+        tally: counts them.
         freed: set when a slot has become free.
         threads: run plain ``execute`` functions.
         has_plain: whether plain functions run in this process.
@@ -95,7 +96,7 @@ class Runner:
         self._foreign: set[str] = set()
         self._watchdog = watchdog
         self._sign_off = sign_off
-        self._tally = tally
+        self.tally: Tally = tally
         self._running: dict[Attempt, asyncio.Task[None]] = {}
         self._settling = 0
         self.freed = asyncio.Event()
@@ -290,7 +291,7 @@ class Runner:
             await self.burials.bury(attempt)
             return None
         outcome = identify(attempt, self._tools)
-        self._tally.started(attempt)
+        self.tally.started(attempt)
         if outcome is not None:
             self._report_foreign(attempt, outcome)
             return self._concluder.conclude(attempt, outcome)
@@ -381,7 +382,7 @@ class Runner:
         if attempt.locks_kept_at is not None:
             self._leftovers.keep_locks(attempt, attempt.locks_kept_at)
         crashed = settlement.crashed or settlement.end is End.CRASH
-        self._tally.finished(attempt, end, conclusion.usage, crashed=crashed)
+        self.tally.finished(attempt, end, conclusion.usage, crashed=crashed)
         if end is End.DEAD and settlement.keep:
             await self._bury(attempt, conclusion)
 
@@ -410,7 +411,7 @@ class Runner:
             if attempt.stage is Stage.SETTLING:
                 self._settling -= attempt.takes_slot
             if attempt.tallied is not None:  # its settlement failed
-                self._tally.finished(attempt, End.LOST)
+                self.tally.finished(attempt, End.LOST)
             self._watchdog.drop(attempt.lease)
             if self.suspects.attempts:
                 self.suspects.drop(attempt)

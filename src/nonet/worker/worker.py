@@ -41,7 +41,6 @@ from nonet.worker.lag import Culprit, LoopLag
 from nonet.worker.reader import Reader
 from nonet.worker.runner import Runner
 from nonet.worker.tally import Tally
-from nonet.worker.veto import Fitness, Veto
 
 logger = logging.getLogger(__name__)
 
@@ -110,26 +109,12 @@ class Worker(Observed):
         self._owns_process = owns_process
         needs_sql = any(item.cls.dlq_eligible or item.cls.durable for item in client.registry)
         self._sql = sql_reached(settings, client.stores) if needs_sql else None
-        self._lag = LoopLag(
-            self._runner.seen_in_loop,
-            self._count_blocked,
-            while_blocked=self._runner.end_if_stuck if owns_process else None,
-            in_threads=self._runner.in_threads,
-        )
+        self._lag = self._make_lag()
         self._about = self._make_about()
         self._leases.ask(self._about.say)
         self._leases.count(self._tally.figures, self._tally.note_offset)
-        veto = Veto(Fitness(settings.memory_floor, settings.load_ceiling))
         self._reader = Reader(
-            broker,
-            me,
-            self._runner,
-            self._redis,
-            self._watchdog,
-            veto,
-            self._about,
-            self._tally,
-            look=self._look,
+            *(broker, me, self._runner, self._redis, self._watchdog, self._about), look=self._look
         )
         self._chores = Chores(broker, me, settings.lease, lambda: self._reader.is_relieved)
 
@@ -406,7 +391,6 @@ class Worker(Observed):
             self._broker.url,
             settings.namespace,
             self.id,
-            "",
             worker_ttl=settings.worker_ttl,
             lock_ttl=settings.lock_ttl,
             timeout_seconds=min(5.0, settings.renew_interval),
@@ -421,6 +405,14 @@ class Worker(Observed):
             registered_for=settings.worker_ttl,
             on_unregistered=lambda reason: self._runner.cut_all_soon(reason),
             why_late=lambda: self._lag.why_late(),
+        )
+
+    def _make_lag(self) -> LoopLag:
+        return LoopLag(
+            self._runner.seen_in_loop,
+            self._count_blocked,
+            while_blocked=self._runner.end_if_stuck if self._owns_process else None,
+            in_threads=self._runner.in_threads,
         )
 
     def _make_about(self) -> About:

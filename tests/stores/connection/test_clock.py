@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 
 import pytest
+from clients import broker_at
 from stores.beats import beat, lease_of
 from waits import WAIT_SECONDS
 
@@ -40,7 +41,8 @@ LEASE = 1.5
 @pytest.fixture
 async def broker(redis_url: str) -> AsyncIterator[Broker]:
     """With a lease that a test can wait for."""
-    opened = Broker(redis_url, "test", lock_ttl=30, lease=LEASE, result_ttl=60, dedup_ttl=60)
+    opened = broker_at(redis_url)
+    opened._lease_ms = round(LEASE * 1000)  # settings refuse one that is shorter than locks
     yield opened
     await opened.aclose()
 
@@ -129,7 +131,7 @@ async def test_a_time_of_day_is_by_the_wall_clock(site: Site) -> None:
     due = await site.broker.now() + timedelta(seconds=50)
     await site.submit("later", due=due)
     assert 20 < await site.due_in("later") < 51
-    results = Results(site.broker.client, site.broker.scripts, site.broker.url, "test")
+    results = Results(site.broker)
     status = await results.status("later")
     assert status and status.due == due
     facts = await TaskFacts(site.broker.client, "test").read("later")

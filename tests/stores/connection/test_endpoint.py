@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from clients import broker_at
 from connections import ELSEWHERE, WHO, again, every_kind
 from faults.proxy import Proxy
 from redis._parsers import BaseParser
@@ -23,7 +24,7 @@ from nonet.stores.connection import redis as redis_store, sync_client
 from nonet.stores.connection.endpoint import Endpoint
 from nonet.stores.connection.replies import is_elsewhere
 from nonet.stores.queue.broker import Broker
-from nonet.stores.stores import make_broker, open_stores
+from nonet.stores.stores import open_stores
 
 
 @pytest.fixture
@@ -155,8 +156,7 @@ async def test_a_new_epoch_takes_all_connections_to_its_server(server: RedisServ
     with RedisServer() as other, Proxy(server.port) as proxy:
         with other.client() as client:
             client.set(WHO, "second")
-        times = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
-        broker = Broker(proxy.url, "test", **times)
+        broker = broker_at(proxy.url)
         async with every_kind(proxy.url) as calls:
             for call in calls.values():
                 assert await call() == b"first"
@@ -200,8 +200,8 @@ async def test_a_refused_login_reads_the_file_of_the_url_again(
         file.write_text(f"{url}\n")
         with server.client() as admin:
             admin.config_set("requirepass", "old")
-            broker = make_broker(load_settings(state_dir=tmp_path), url)
-            beside = make_broker(plain_settings(redis_url=url), url)
+            broker = Broker(load_settings(state_dir=tmp_path), url)
+            beside = Broker(plain_settings(redis_url=url), url)
             async with every_kind(url) as calls:
                 for call in calls.values():
                     await call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from clients import broker_at
 from stores.beats import beat
 
 from nonet.rules.findings.explanation import explain
@@ -23,7 +24,7 @@ FREE = Submission("free", "p:T", "normal:small", b"e")
 @pytest.fixture
 async def newcomer(redis_url: str) -> AsyncIterator[Broker]:
     """A process that has never seen this Redis before."""
-    opened = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    opened = broker_at(redis_url)
     yield opened
     await opened.aclose()
 

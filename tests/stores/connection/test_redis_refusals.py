@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from clients import broker_at
 from redis import exceptions
 from redis._parsers import BaseParser
 from servers import RedisServer
@@ -41,7 +42,7 @@ def admin(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 @asynccontextmanager
 async def open_broker(url: str) -> AsyncIterator[Broker]:
-    broker = Broker(url, NAMESPACE, lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    broker = broker_at(url, namespace=NAMESPACE)
     try:
         yield broker
     finally:
@@ -115,7 +116,7 @@ async def test_a_failing_script_is_named(redis_server: RedisServer, admin: redis
         (redis_server.url, NonetError, "failed in the script 'renew': WRONGTYPE"),
         ("redis://127.0.0.1:1", ServerUnreachableError, "does not answer"),
     ):
-        leases = Leases(url, NAMESPACE, "w", "{}", **times)
+        leases = Leases(url, NAMESPACE, "w", **times)
         with pytest.raises(error, match=words):
             leases.renew([])
         leases.close()

@@ -115,7 +115,7 @@ async def test_blocked_steps_are_waiting_tasks(broker: Broker) -> None:
     """Workflows are counted by their states."""
     terms = ["step w s - -", "step w s - - s0", "step w - - - s1"]
     steps = [task(f"w:{place}", terms=term) for place, term in enumerate(terms)]
-    workflows = Workflows(broker.client, broker.scripts, broker.keeping)
+    workflows = Workflows(broker)
     await workflows.submit([NewWorkflow("w", "", "", steps, True)], 60)
     await broker.submit([task("later", due_us=LATER)])
     found = await Measures(broker.client, "test", 900).figures()

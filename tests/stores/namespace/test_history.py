@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from clients import broker_at
 from stores.queue.test_broker import fetch, fetch_one, task
 
 from nonet.messages.formats import FORMAT
@@ -22,8 +23,7 @@ MOST = 40
 
 @pytest.fixture
 async def broker(redis_url: str) -> AsyncIterator[Broker]:
-    times = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
-    opened = Broker(redis_url, "test", **times, history=MOST)
+    opened = broker_at(redis_url, history=MOST)
     yield opened
     await opened.aclose()
 
@@ -171,8 +171,7 @@ async def test_zero_turns_the_history_off(broker: Broker, redis_url: str, histor
     await broker.submit([task("a")])
     await broker.settle(await fetch_one(broker), "done")
     assert len(await history.ended()) == 1
-    times = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
-    off = Broker(redis_url, "test", **times, history=0)
+    off = broker_at(redis_url, history=0)
     await off.submit([task("b"), task("c")])
     await off.settle(await fetch_one(off), "done")
     await off.settle(await fetch_one(off), "dead", failed())

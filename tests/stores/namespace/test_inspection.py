@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clients import broker_at
 from servers import RedisServer
 from shell import paste
 from stores.beats import beat
@@ -65,7 +66,7 @@ async def busy(broker: Broker, redis_url: str) -> None:
     await groups.seal("g", "")
     terms = ["step flow s - -", "step flow - - - s0"]
     steps = [task(f"flow:{place}", terms=term) for place, term in enumerate(terms)]
-    workflows = Workflows(broker.client, broker.scripts, broker.keeping)
+    workflows = Workflows(broker)
     await workflows.submit([NewWorkflow("flow", "", "", steps, True)], 60)
     await broker.submit([task("r", LOCKS), task("w", LOCKS), task("d", due_us=2**52), task("bad")])
     deliveries, _ = await broker.fetch("small-a", "small", 10)
@@ -274,7 +275,7 @@ async def test_a_missing_permission_is_named(broker: Broker, command: str) -> No
     )
     host = admin.connection_pool.connection_kwargs
     url = f"redis://limited:x@{host['host']}:{host['port']}/0"
-    limited = Broker(url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    limited = broker_at(url)
     try:
         if command == "info":
             await Inspection(limited, "test").check(allow_eviction=False)

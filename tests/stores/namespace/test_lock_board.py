@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
+from clients import broker_at
 from stores.beats import lease_of, leases_of
 
 from nonet import InvalidArgumentsError, NotFoundError
@@ -19,7 +20,6 @@ from nonet.operate.locks import LockQuery
 from nonet.rules.findings.explanation import Explanation, explain
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.lock_board import LockBoard, LockStatus
-from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Lease
 from nonet.stores.queue.submissions import Submission
@@ -46,7 +46,7 @@ class Bench:
     """A broker and a registered worker, without processes."""
 
     def __init__(self, url: str, lock_ttl: float = 30) -> None:
-        self.broker = Broker(url, "test", lock_ttl=lock_ttl, lease=45, result_ttl=60, dedup_ttl=60)
+        self.broker = broker_at(url, lock_ttl=lock_ttl)
         self.board = LockBoard(self.broker.client, "test")
         self.client: redis.asyncio.Redis = self.broker.client
         self.leases = leases_of(url, info=json.dumps({"name": "7@host"}), lock_ttl=lock_ttl)

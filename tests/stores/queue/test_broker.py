@@ -8,6 +8,7 @@ import signal
 from typing import Any
 
 import pytest
+from clients import broker_at
 from msgspec.structs import replace
 from servers import RedisServer
 from stores.beats import beat
@@ -23,8 +24,7 @@ from nonet.stores.queue.submissions import Submission
 
 
 def make_broker(url: str, **changes: Any) -> Broker:
-    options = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
-    return Broker(url, "test", **{**options, **changes})
+    return broker_at(url, **changes)
 
 
 def task(id: str, stream: str = "normal:small", locks: str = "", **fields: Any) -> Submission:
@@ -209,7 +209,7 @@ class TestWait:
             await broker.scripts.run("wait", "a", client)
         age = round((await broker.now()).timestamp() * 1e6) - 21_000_000
         await broker.client.zadd("{test}:waiters:a", dict.fromkeys(gone, age))
-        results = Results(broker.client, broker.scripts, redis_url, "test")
+        results = Results(broker)
         waiting = asyncio.create_task(results.wait("a", WAIT_SECONDS))
         delivery = await fetch_one(broker)
         while await broker.client.zcard("{test}:waiters:a") != 1:
@@ -224,7 +224,7 @@ class TestWait:
         with RedisServer() as server:
             broker = make_broker(server.url)
             await broker.submit([task("a")])
-            results = Results(broker.client, broker.scripts, server.url, "test")
+            results = Results(broker)
             os.kill(server.pid, signal.SIGSTOP)
             try:
                 with pytest.raises(TimeoutError, match="task a has not ended after 1 s"):
@@ -286,7 +286,7 @@ class TestReclaim:
 class TestOversized:
     async def test_an_oversized_checkpoint_is_not_handed_over(self, redis_url: str) -> None:
         """No worker gets more than an attempt of its own may save."""
-        broker = make_broker(redis_url, message_limit=1000)
+        broker = make_broker(redis_url, message_limit=1024)
         await broker.submit([task("long"), task("fine")])
         for id, size in (("long", 5000), ("fine", 1000)):
             await broker.client.set(f"{{test}}:c:{id}", bytes(size))
@@ -300,14 +300,14 @@ class TestOversized:
     @pytest.mark.parametrize("part", ["b", "l"])
     async def test_an_oversized_message_ends_dead(self, redis_url: str, part: str) -> None:
         """No worker gets an envelope or locks beyond the limit; the reason names the size."""
-        broker = make_broker(redis_url, message_limit=1000)
+        broker = make_broker(redis_url, message_limit=1024)
         long = Submission("long", "probe:Task", "normal:small", b"long" * 50)
         await broker.submit([long, task("fine")])
         await broker.client.set(f"{{test}}:{part}:long", bytes(5000))
         assert [delivery.id for delivery in await fetch(broker)] == ["fine"]
         assert (await broker.client.get("{test}:r:long")).startswith(b"dead|")
         ((_, kept),) = await broker.client.xrange("{test}:quarantine")
-        assert kept[b"task"] == b"long" and b"exceeds 1256" in kept[b"reason"]
+        assert kept[b"task"] == b"long" and b"exceeds 1280" in kept[b"reason"]
         await broker.aclose()
 
 

@@ -89,7 +89,7 @@ async def test_status_says_to_upgrade_the_workers(broker: Broker, results: Resul
 
 async def test_explain_says_to_upgrade_the_workers(broker: Broker) -> None:
     """Also before a worker has handed it on: live workers advertise what they read."""
-    with_ = Leases(broker.url, "test", "small-a", "", worker_ttl=9, lock_ttl=3, timeout_seconds=2)
+    with_ = Leases(broker.url, "test", "small-a", worker_ttl=9, lock_ttl=3, timeout_seconds=2)
     info, known = json.dumps({"name": "7@pod", "size": "small", "concurrency": 4}), {"x:T": "1"}
     with_.ask(lambda: BeatReport(info, "", known, knowledge(known), {}))
     with_.renew([])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from clients import broker_at
 from stores.beats import beat, lease_of
 
 from nonet.stores.queue.broker import Broker
@@ -161,7 +162,7 @@ async def test_five_hundred_tasks_with_locks_take_one_call(broker: Broker) -> No
 
 async def test_lock_ends_at_its_ttl_and_the_late_settle_is_refused(redis_url: str) -> None:
     """A holder that stops renewing loses its lock after the TTL; then its settle is LOST."""
-    broker = Broker(redis_url, "test", lock_ttl=0.2, lease=45, result_ttl=60, dedup_ttl=60)
+    broker = broker_at(redis_url, lock_ttl=0.2)
     (late,) = await submit_and_fetch(broker, "late", MUTEX, READER)
     while (await hold(broker, "next", MUTEX, WRITER)) is None:
         pass

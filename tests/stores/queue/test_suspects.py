@@ -91,7 +91,7 @@ async def test_large_suspects_come_one_at_a_time(broker: Broker) -> None:
 async def test_the_last_crash_ends_a_task(broker: Broker) -> None:
     """At the limit it is dying, reason worker-lost, and no policy is asked."""
     await suspected(broker, "a")
-    for crashes in range(broker.crash_limit):
+    for crashes in range(broker.settings.crash_limit):
         assert await found_in(broker, "a", "crashes") == [str(crashes or "")]
         (a,) = await fetched(broker)
         await broker.accuse("small-a", ["a"])

@@ -7,10 +7,11 @@ lapses) is written into Redis, and a promotion does what is due.
 from __future__ import annotations
 
 import pytest
+from clients import broker_at
 from stores.beats import beat, lease_of
 
 from nonet.base.errors import LimitImpossible
-from nonet.stores.queue.broker import Broker, Waits
+from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.locks import (
@@ -210,10 +211,7 @@ async def test_nothing_is_reserved_for_a_size_without_workers(queue: Queue) -> N
 
 async def test_waiters_age_in_the_order_of_their_tickets(queue: Queue, redis_url: str) -> None:
     """Of many that are parked at once, none counts as realtime before an older one."""
-    waits = Waits(first=600, longest=600, aging=0.001)
-    broker = Broker(
-        redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60, waits=waits
-    )
+    broker = broker_at(redis_url, lock_recheck=600, lock_aging=0.001)
     await queue.start("holder", A)
     ids = [str(n * 37 % 50) for n in range(50)]
     for id in ids:

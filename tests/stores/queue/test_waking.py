@@ -11,7 +11,8 @@ from stores.beats import beat
 from stores.queue.test_broker import task
 from waits import until
 
-from nonet.stores.queue.broker import Awoken, Broker
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.fetching import Awoken
 from nonet.stores.queue.workers import drain
 
 

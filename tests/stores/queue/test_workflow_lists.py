@@ -25,7 +25,7 @@ def step(id: str, terms: str) -> Submission:
 
 @pytest.fixture
 def workflows(broker: Broker) -> Workflows:
-    return Workflows(broker.client, broker.scripts, broker.keeping)
+    return Workflows(broker)
 
 
 async def submit(workflows: Workflows, id: str, title: str = "") -> None:

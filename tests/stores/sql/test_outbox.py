@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from clients import broker_at
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 from waits import WAIT_SECONDS
@@ -34,8 +35,7 @@ def outbox(database: sql.Database, broker: Broker) -> Outbox:
 @pytest.fixture
 async def apart(database: sql.Database) -> AsyncIterator[Outbox]:
     """An outbox whose Redis does not answer."""
-    ttls = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 60.0, "dedup_ttl": 60.0}
-    away = Broker(UNREACHABLE, "test", **ttls)
+    away = broker_at(UNREACHABLE)
     yield Outbox(database, away, "test")
     await away.aclose()
 

@@ -39,11 +39,11 @@ from nonet.scheduler.periodic.entries import (
     periodic_classes,
 )
 from nonet.scheduler.periodic.entry_arguments import argument_problems, refusal
-from nonet.stores.namespace.ceilings import Ceilings, ceilings_version
-from nonet.stores.namespace.fairness import Fairness, fairness_version
+from nonet.stores.namespace.ceilings import ceilings_version
+from nonet.stores.namespace.fairness import fairness_version
 from nonet.stores.namespace.leadership import DeposedError
-from nonet.stores.namespace.limits import Limits, limits_version
-from nonet.stores.namespace.publication import Publication
+from nonet.stores.namespace.limits import limits_version
+from nonet.stores.stores import Stores
 from nonet.tasks.registry import Registry
 from nonet.tasks.schedules import TaskScheduleBase, next_after, takes_after
 from nonet.tasks.schedules.description import describe
@@ -210,8 +210,8 @@ class ConfigurationLoop:
 
     Args:
         fits: raises `ConfigurationError` if a configuration does not fit, see `check`.
-        adopt: receives the periodic entries to plan from now on.
-        namespace: plan only the entries of its tenants.
+        stores: those of the namespace to which the configuration is published.
+        adopt: receives the periodic entries of the tenants of this namespace, to plan from now on.
 
     Attributes:
         current: the applied configuration; None before the first one.
@@ -222,23 +222,15 @@ class ConfigurationLoop:
         self,
         source: Source,
         fits: Callable[[Config], Checked],
-        limits: Limits,
-        ceilings: Ceilings,
-        fairness: Fairness,
-        publication: Publication,
+        stores: Stores,
         adopt: Callable[[list[Entry]], None],
-        namespace: str,
     ) -> None:
         self.current: Checked | None = None
         self.problem: str = ""
         self._source = source
         self._fits = fits
-        self._limits = limits
-        self._ceilings = ceilings
-        self._fairness = fairness
-        self._publication = publication
+        self._stores = stores
         self._on_adopt = adopt
-        self._namespace = namespace
         self._read_at = 0.0
         self._known_in = ""
         self._revision = ""
@@ -297,7 +289,7 @@ class ConfigurationLoop:
     def _adopt(self, checked: Checked) -> None:
         """Apply a configuration."""
         self.current = checked
-        own = entries_of(self._namespace, checked.config, checked.entries)
+        own = entries_of(self._stores.namespace, checked.config, checked.entries)
         self._on_adopt(own)
         for warning in checked.warnings:
             logger.warning("%s", warning)
@@ -310,7 +302,7 @@ class ConfigurationLoop:
 
     async def _adopt_published(self) -> bool:
         """Apply the published configuration if it fits; return whether it did."""
-        published = await self._publication.read()
+        published = await self._stores.publication.read()
         if published is None or not published.document:
             return False
         if self.current is not None and self.current.version == published.version:
@@ -329,35 +321,35 @@ class ConfigurationLoop:
         current = self.current
         if current is None:
             return
-        if await self._publication.version() != current.version:
+        if await self._stores.publication.version() != current.version:
             document, source = current.config.document(), current.config.source
-            is_leader = await self._publication.publish(
+            is_leader = await self._stores.publication.publish(
                 term, current.version, document, source=source, revision=self._revision, who=who()
             )
             self._reported = None
             if not is_leader:
                 raise DeposedError
             logger.info("configuration %s published", current.version)
-        if await self._limits.published() != limits_version(current.limits):
-            if not await self._limits.publish(term, current.limits, who()):
+        if await self._stores.limits.published() != limits_version(current.limits):
+            if not await self._stores.limits.publish(term, current.limits, who()):
                 raise DeposedError
             logger.info("limits published: number=%d", len(current.limits))
         ceilings = ceilings_by_scope(current.ceilings)
-        if await self._ceilings.published() != ceilings_version(ceilings):
-            if not await self._ceilings.publish(term, ceilings, who()):
+        if await self._stores.ceilings.published() != ceilings_version(ceilings):
+            if not await self._stores.ceilings.publish(term, ceilings, who()):
                 raise DeposedError
             logger.info("ceilings published: number=%d", len(ceilings))
         await self._publish_fairness(term, current.config.fairness)
         if self._reported != (term, self.problem):
-            if not await self._publication.report(term, self.problem, who()):
+            if not await self._stores.publication.report(term, self.problem, who()):
                 raise DeposedError
             self._reported = (term, self.problem)
 
     async def _publish_fairness(self, term: str, wanted: FairnessConfig | None) -> None:
         streams, weights = (wanted.shared, wanted.weights) if wanted else ((), {})
-        if await self._fairness.published() == fairness_version(streams, weights):
+        if await self._stores.fairness.published() == fairness_version(streams, weights):
             return
-        left = await self._fairness.publish(term, streams, weights, who())
+        left = await self._stores.fairness.publish(term, streams, weights, who())
         if left is None:
             raise DeposedError
         if left == 0:

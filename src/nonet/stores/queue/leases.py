@@ -45,7 +45,7 @@ class BeatReport(Struct, frozen=True):
         counts: number of events since the last report, for the counters of the namespace.
     """
 
-    info: str
+    info: str = ""
     off: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     knows: str = ""
@@ -71,7 +71,6 @@ class Leases:
 
     Args:
         worker: incarnation to register with every beat; empty for a process that only holds locks.
-        info: JSON about the worker.
         worker_ttl, lock_ttl: seconds until a registration or a lock without its own TTL expires.
         timeout_seconds: limit of one beat; must be well below the shortest lease.
         epoch: the epoch that this process saw last; each beat updates it.
@@ -82,7 +81,6 @@ class Leases:
         url: str,
         namespace: str,
         worker: str,
-        info: str,
         *,
         worker_ttl: float,
         lock_ttl: float,
@@ -93,8 +91,8 @@ class Leases:
         self._client = connect_sync(url, self._prefix, timeout_seconds=timeout_seconds)
         self._epoch = epoch or EpochSeen()
         self._head = (worker, round(worker_ttl * 1000), round(lock_ttl * 1000))
-        self._say: Callable[[], BeatReport] = lambda: BeatReport(info)
-        self._newest = BeatReport(info)
+        self._say: Callable[[], BeatReport] = BeatReport
+        self._newest = BeatReport()
         self._counts: Counter[str] = Counter()
         self._count: Callable[[], Counted] = Counted
         self._note_offset: Callable[[float], None] = lambda _: None

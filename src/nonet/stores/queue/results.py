@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from nonet.base.errors import DeadlockError, MalformedMessageError, NonetError
-from nonet.base.keys import prefix
 from nonet.base.synchronous import timeout
 from nonet.messages.documents import revealed
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import ErrorDocument, ResultDocument, decode_error, decode_result
 from nonet.messages.repetition import Known
 from nonet.stores.connection.clock import correction
-from nonet.stores.connection.redis import AsyncRedis, Scripts
+from nonet.stores.connection.redis import Scripts
 from nonet.stores.connection.unreadable import readable, sound
+from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.places import BUDGET, LIVE_STATES, PAGE, Places, TaskFilter, entry_of
 from nonet.stores.queue.wakes import Wakes
 from nonet.stores.queue.workers import (
@@ -69,27 +69,15 @@ class Kept(Struct, frozen=True):
 
 
 class Results:
-    """Reads one namespace over a broker's connections; waits over a connection of its own.
+    """Reads one namespace over a broker's connections; waits over a connection of its own."""
 
-    Args:
-        wakes: makes what waits for wake-ups, see `nonet.stores.queue.transport`.
-    """
-
-    def __init__(
-        self,
-        client: AsyncRedis,
-        scripts: Scripts,
-        url: str,
-        namespace: str,
-        cipher: Cipher = NO_KEYS,
-        wakes: Callable[[str, str], Any] = Wakes,
-    ) -> None:
-        self._client = client
+    def __init__(self, broker: Broker, cipher: Cipher = NO_KEYS) -> None:
+        self._client = broker.client
         self._cipher = cipher
-        self._prefix = prefix(namespace)
-        self._scripts = scripts
-        self._places = Places(scripts)
-        self._wakes: Wakes = wakes(url, self._prefix)
+        self._prefix = broker.prefix
+        self._scripts = broker.scripts
+        self._places = Places(broker.scripts)
+        self._wakes: Wakes = broker.transport.wakes(broker.url, broker.prefix)
 
     async def aclose(self) -> None:
         """Stop listening and close the connection."""

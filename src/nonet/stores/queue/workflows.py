@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, get_args
 from nonet.base.errors import ConflictError, NotConfirmedError, NotFoundError
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.terms import predecessors
-from nonet.stores.connection.redis import AsyncRedis, Scripts
 from nonet.stores.connection.unreadable import readable, sound
+from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.results import Ended, parse_ended
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.runs import State, WorkflowStatus
@@ -71,19 +71,15 @@ _BUILDING: _Answer = (b"building", 0)
 class Workflows:
     """The workflows of one namespace.
 
-    Args:
-        scripts: run the scripts; they wait for replicas as submissions do.
-        keeping: see `nonet.stores.queue.broker.Broker`.
+    Its scripts wait for replicas as submissions do.
     """
 
-    def __init__(
-        self, client: AsyncRedis, scripts: Scripts, keeping: str, cipher: Cipher = NO_KEYS
-    ) -> None:
+    def __init__(self, broker: Broker, cipher: Cipher = NO_KEYS) -> None:
         self._cipher = cipher
-        self._client = client
-        self._scripts = scripts
-        self._prefix = scripts.prefix
-        self._keeping = keeping
+        self._client = broker.client
+        self._scripts = broker.scripts
+        self._prefix = broker.prefix
+        self._keeping = broker.keeping
 
     async def submit(self, workflows: Sequence[NewWorkflow], failed_ttl: float) -> list[bool]:
         """Submit workflows, each with all of its steps; return for each whether it was started now.

@@ -130,13 +130,8 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
     """
     task_class, envelope = attempt.task_class, attempt.envelope
     assert task_class is not None  # `identify` hands on the others
-    if attempt.delivery.saved:
-        try:
-            attempt.context.saved = _saved(attempt, tools)
-        except MissingKeyError as error:
-            return _handed_on(error.brief)
-        except MalformedMessageError as error:  # no other attempt could read it either
-            return Failed(error, Reason.QUARANTINED)
+    if attempt.delivery.saved and (unreadable := _read_saved(attempt, tools)):
+        return unreadable
     middlewares = tools.middlewares
     if middlewares.around_attempt or middlewares.around_thread:
         attempt.around = await Around.open(attempt.running_task(), middlewares)
@@ -188,11 +183,18 @@ async def _arguments(attempt: Attempt, task_class: TaskClass, tools: Tools) -> M
     return arguments
 
 
-def _saved(attempt: Attempt, tools: Tools) -> Any:
-    saved = decode(attempt.delivery.saved)
-    if type(saved) is Encrypted:
-        return decode(tools.client.cipher.decrypt(saved, attempt.delivery.id, "saved"))
-    return saved
+def _read_saved(attempt: Attempt, tools: Tools) -> Outcome | None:
+    """Read the checkpoint; return the outcome of the attempt if that is impossible."""
+    try:
+        saved = decode(attempt.delivery.saved)
+        if type(saved) is Encrypted:
+            saved = decode(tools.client.cipher.decrypt(saved, attempt.delivery.id, "saved"))
+    except MissingKeyError as error:
+        return _handed_on(error.brief)
+    except MalformedMessageError as error:  # no other attempt could read it either
+        return Failed(error, Reason.QUARANTINED)
+    attempt.context.saved = saved
+    return None
 
 
 def _handed_on(reason: str) -> HandedBack:
