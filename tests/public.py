@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import nonet
-from nonet.client.client import Program
+from nonet.client.namespace import InNamespace
 
 PUBLIC = (
     *("nonet", "nonet.sync", "nonet.testing"),
@@ -16,9 +16,6 @@ PUBLIC = (
 )
 # What is called by the framework alone says so.
 FRAMEWORK = re.compile(r"[Ff]or the framework|^Called by the framework")
-
-# Several public classes have the methods that these define.
-_LISTED = {each for each in Program.__mro__ if each is not object}
 
 
 def public_names() -> dict[str, Any]:
@@ -39,7 +36,7 @@ def documented() -> dict[str, Any]:
             continue  # another name
         found[name] = thing
         bases = reversed(thing.__mro__) if inspect.isclass(thing) else ()
-        classes = [each for each in bases if each is thing or each in _LISTED]
+        classes = [each for each in bases if each is thing or issubclass(each, InNamespace)]
         for part, member in (item for each in classes for item in vars(each).items()):
             function = getattr(member, "__func__", member)
             is_ours = inspect.isfunction(function) or isinstance(function, property)

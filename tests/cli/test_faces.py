@@ -138,11 +138,11 @@ async def fill(nonet: Nonet) -> dict[str, str]:
         nonet.settings.redis_url.get_secret_value(),
         NAMESPACE,
         "small-1",
-        json.dumps(report),
         worker_ttl=3600,
         lock_ttl=30,
         timeout_seconds=5,
     )
+    leases.ask(lambda: Said(json.dumps(report)))
     with closing(leases):
         leases.renew([])
     entry = AuditEntry(datetime.now(UTC), "ann", "cancel", "task a", "127.0.0.1", "ok")

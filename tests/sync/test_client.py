@@ -17,7 +17,6 @@ from waits import WAIT_SECONDS
 
 import nonet.sync
 from nonet import (
-    Client,
     ConflictError,
     InvalidArgumentsError,
     NotBoundError,
@@ -25,6 +24,7 @@ from nonet import (
     ResultUnavailable,
     TaskFailed,
 )
+from nonet.client.client import Program
 from nonet.tasks.handles import TaskId
 
 pytestmark = pytest.mark.server
@@ -41,11 +41,13 @@ def parameters(function: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def test_methods_have_the_names_and_parameters_of_asynchronous_ones() -> None:
-    """Each method is one of the asynchronous application or client, with the same parameters."""
+    """Each one that programs have is there, with the same parameters, and no other."""
+    listed = {name for each in Program.__mro__ for name in vars(each) if not name.startswith("_")}
+    assert listed - vars(nonet.sync.Nonet).keys() == set()
     for name, method in vars(nonet.sync.Nonet).items():
         if name.startswith("_") or name in OWN:
             continue
-        other = getattr(nonet.Nonet, name, None) or getattr(Client, name)
+        other = getattr(nonet.Nonet, name)
         if name not in LOOSE:
             assert parameters(method) == parameters(other), name
     pairs = (nonet.sync.Handle, nonet.Handle), (nonet.sync.WorkflowRun, nonet.WorkflowRun)

@@ -172,7 +172,7 @@ async def test_a_task_that_no_message_can_carry_is_refused_before_it_is_sent(
 ) -> None:
     registry = Registry()
     registry.add(type(task), "tests")
-    broker = broker_at("redis://127.0.0.1:1")  # no server listens there
+    broker = broker_at("redis://127.0.0.1:1", message_limit=1024)  # no server listens there
     client = client_of(broker, registry)
     with pytest.raises(InvalidArgumentsError, match=rf"tests:{type(task).__name__}: .*{reason}"):
         await client.submit(task, labels=labels)

@@ -43,7 +43,7 @@ ResumeRow = Callable[[str, str, datetime | None], Awaitable[None]]
 
 
 class InNamespace:
-    """Something with the methods of a program, such as `nonet.Nonet` and `nonet.Client`."""
+    """The base of all that calls methods of an open namespace, as `nonet.Nonet` does."""
 
     def _open(self, *ids: str) -> OpenNamespace:
         """Return the namespace that its methods ask first.
@@ -58,7 +58,7 @@ class InNamespace:
 
 
 class OpenNamespace(InNamespace):
-    """One namespace of an open application: what `nonet.Client` has beside its methods.
+    """One namespace of an open application: all of a `nonet.Client` but its methods for programs.
 
     Args:
         stores: the open stores of the namespace.
@@ -164,7 +164,7 @@ class OpenNamespace(InNamespace):
     async def send_within(
         self, transaction: Any, submissions: Sequence[Submission]
     ) -> list[Handle[Any]]:
-        """Submit prepared durable tasks in a transaction of the caller."""
+        """Submit prepared durable tasks in a transaction of the caller, for the framework."""
 
         async def store(home: OpenNamespace, some: Sequence[Submission]) -> list[Accepted]:
             await (await home.stores.outbox()).submit_within(transaction, some)
@@ -218,7 +218,7 @@ class OpenNamespace(InNamespace):
         return found or await self.stores.results.recognise(id)
 
     async def ended(self, id: str, timeout: float | None) -> Ended | None:
-        """Wait for the end of a task, wherever it is; None if it is unknown.
+        """Wait for the end of a task, wherever it is, for the framework; None if it is unknown.
 
         Raises:
             TimeoutError: it has not ended after so many seconds.
@@ -251,7 +251,7 @@ class OpenNamespace(InNamespace):
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def kept(self, id: str) -> Kept | None:
-        """Return the row of a durable task that is only in SQL, or None.
+        """Return the row of a durable task that is only in SQL, or None, for the framework.
 
         Query Redis before this call. If it returns None, query Redis again, because the relay may
         have moved the task there in between.

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EMBEDDED = "embedded://"
+_IN_REDIS = "client", "namespace"
 
 
 async def open_stores(
@@ -126,18 +127,15 @@ def _lazily(path: str, *arguments: str) -> cached_property[Any]:
 
     Args:
         path: its module, below `nonet.stores`, and class.
-        arguments: the attributes of `Stores` that it takes.
+        arguments: the attributes of `Stores` that it takes; none: `client` and `namespace`.
     """
     module, _, name = path.partition(":")
 
     def make(stores: Stores) -> Any:
         made: Callable[..., Any] = getattr(import_module(f"nonet.stores.{module}"), name)
-        return made(*(getattr(stores, argument) for argument in arguments))
+        return made(*(getattr(stores, argument) for argument in arguments or _IN_REDIS))
 
     return cached_property(make)
-
-
-_IN_REDIS = "client", "namespace"
 
 
 class Stores:
@@ -161,17 +159,17 @@ class Stores:
     """
 
     # Ceilings, and the number of tasks below them.
-    ceilings: cached_property[Ceilings] = _lazily("namespace.ceilings:Ceilings", *_IN_REDIS)
+    ceilings: cached_property[Ceilings] = _lazily("namespace.ceilings:Ceilings")
     # Pauses.
-    controls: cached_property[Controls] = _lazily("namespace.controls:Controls", *_IN_REDIS)
+    controls: cached_property[Controls] = _lazily("namespace.controls:Controls")
     # How many workers each size needs.
     demands: cached_property[Demands] = _lazily(
         "namespace.demand:Demands", *_IN_REDIS, "lock_ttl_ms"
     )
     # The event stream: who changed what.
-    events: cached_property[Events] = _lazily("namespace.events:Events", *_IN_REDIS)
+    events: cached_property[Events] = _lazily("namespace.events:Events")
     # Fair shares of tenants.
-    fairness: cached_property[Fairness] = _lazily("namespace.fairness:Fairness", *_IN_REDIS)
+    fairness: cached_property[Fairness] = _lazily("namespace.fairness:Fairness")
     # Callback groups.
     groups: cached_property[Groups] = _lazily("queue.groups:Groups", *_IN_REDIS, "cipher")
     # The tasks that ended last.
@@ -181,7 +179,7 @@ class Stores:
         "namespace.leadership:Leadership", "broker", "namespace"
     )
     # Limits in force, and limits set by hand.
-    limits: cached_property[Limits] = _lazily("namespace.limits:Limits", *_IN_REDIS)
+    limits: cached_property[Limits] = _lazily("namespace.limits:Limits")
     # Holders and waiters of locks.
     locks: cached_property[LockBoard] = _lazily(
         "namespace.lock_board:LockBoard", *_IN_REDIS, "lock_ttl_ms"
@@ -195,13 +193,9 @@ class Stores:
         "namespace.periodic:Periodic", "broker", "namespace"
     )
     # What the processes that run pipelines report.
-    pipelines: cached_property[PipelineReports] = _lazily(
-        "namespace.pipelines:PipelineReports", *_IN_REDIS
-    )
+    pipelines: cached_property[PipelineReports] = _lazily("namespace.pipelines:PipelineReports")
     # The published configuration.
-    publication: cached_property[Publication] = _lazily(
-        "namespace.publication:Publication", *_IN_REDIS
-    )
+    publication: cached_property[Publication] = _lazily("namespace.publication:Publication")
     # Messages that are not valid tasks.
     quarantine: cached_property[Quarantine] = _lazily(
         "namespace.quarantine:Quarantine", "broker", "namespace"
@@ -211,7 +205,7 @@ class Stores:
     # Deletes the rows of durable tasks that have ended.
     rows: cached_property[RowCloser] = _lazily("sql.row_closer:RowCloser", "outbox")
     # The figures of tenants.
-    tenants: cached_property[Tenants] = _lazily("namespace.tenants:Tenants", *_IN_REDIS)
+    tenants: cached_property[Tenants] = _lazily("namespace.tenants:Tenants")
     # Workflows.
     workflows: cached_property[Workflows] = _lazily("queue.workflows:Workflows", "broker", "cipher")
 
