@@ -19,7 +19,7 @@ from nonet.rules.letters import NewDeadLetter
 from nonet.rules.limits import Limit, LimitAddress
 from nonet.rules.pipelines import Replica, RowFigures
 from nonet.stores.namespace.periodic import Change
-from nonet.stores.queue.leases import Leases
+from nonet.stores.queue.leases import BeatReport, Leases
 from nonet.stores.sql.audit import AuditEntry
 from nonet.web.app import create_app
 from nonet.web.resources import resources
@@ -142,7 +142,7 @@ async def fill(nonet: Nonet) -> dict[str, str]:
         lock_ttl=30,
         timeout_seconds=5,
     )
-    leases.ask(lambda: Said(json.dumps(report)))
+    leases.ask(lambda: BeatReport(json.dumps(report)))
     with closing(leases):
         leases.renew([])
     entry = AuditEntry(datetime.now(UTC), "ann", "cancel", "task a", "127.0.0.1", "ok")

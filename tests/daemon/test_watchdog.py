@@ -13,7 +13,7 @@ from waits import WAIT_SECONDS, until, wait_until
 
 from nonet.daemon.watchdog import Watchdog
 from nonet.stores.queue.broker import Broker
-from nonet.stores.queue.leases import Lease, Leases, Said
+from nonet.stores.queue.leases import BeatReport, Lease, Leases
 from nonet.stores.queue.submissions import Submission
 
 LONG = Lease("t", "1", "1", ttl=300.0)
@@ -23,7 +23,7 @@ DEADLINE = 298.0  # of LONG: less the margin
 
 def leases_of(redis_url: str, worker: str = "", info: str = "", ttl: float = 30) -> Leases:
     leases = Leases(redis_url, "test", worker, worker_ttl=ttl, lock_ttl=ttl, timeout_seconds=60)
-    leases.ask(lambda: Said(info))
+    leases.ask(lambda: BeatReport(info))
     return leases
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Self
 
 from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.leases import Counted, Lease, Leases, Said
+from nonet.stores.queue.leases import BeatReport, Counted, Lease, Leases
 
 
 def leases_of(url: str, worker: str = "small-a", info: str = "{}", **times: Any) -> Leases:
     times = {"worker_ttl": 30, "lock_ttl": 30, "timeout_seconds": 5} | times
     leases = Leases(url, "test", worker, **times)
-    leases.ask(lambda: Said(info))
+    leases.ask(lambda: BeatReport(info))
     return leases
 
 

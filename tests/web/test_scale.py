@@ -23,7 +23,7 @@ from web_tasks import Mail, Report
 from nonet import Nonet
 from nonet.config.web_settings import WebSettings
 from nonet.rules.letters import NewDeadLetter
-from nonet.stores.queue.leases import Leases, Said
+from nonet.stores.queue.leases import BeatReport, Leases
 from nonet.stores.sql import database as sql
 from nonet.web.api import routers as api_routers
 from nonet.web.app import create_app
@@ -98,7 +98,7 @@ def _register_workers(url: str) -> None:
         leases = Leases(
             url, "test", f"{size}-{number:08x}", worker_ttl=3600, lock_ttl=30, timeout_seconds=5
         )
-        leases.ask(lambda info=info: Said(json.dumps(info)))
+        leases.ask(lambda info=info: BeatReport(json.dumps(info)))
         leases.renew([])
         leases.close()
 

@@ -278,9 +278,7 @@ async def _explain(home: OpenNamespace, id: str) -> tuple[Explanation, Facts | N
     from nonet.stores.namespace.explaining import TaskFacts  # workers explain no tasks
 
     stores, limit = home.stores, home.settings.crash_limit
-    source = TaskFacts(
-        stores.client, home.namespace, limit, stores.lock_ttl_ms, cipher=home.cipher
-    )
+    source = TaskFacts(stores.client, home.namespace, limit, stores.lock_ttl_ms, cipher=home.cipher)
     try:
         facts = await source.read(id)
     except NotFoundError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from nonet.base.actor import who
 from nonet.client.client import Client, Program
 from nonet.tasks.handles import Handle
 from nonet.tasks.locks import BaseLock, encode_locks
@@ -87,7 +86,7 @@ class Operations(Program):
         return await look_over(home.stores, home.settings, wait)
 
     async def overview(self) -> Overview:
-        """Return what is wrong in the namespace now, worst first, and what goes on there.
+        """Return what is wrong in the namespace now, worst first, and the current activity.
 
         Raises:
             ServerUnreachableError: Redis does not answer.
@@ -96,10 +95,10 @@ class Operations(Program):
             for finding in (await app.overview()).findings:
                 print(finding.problem, "->", finding.next_step)
         """
-        from nonet.operate.overview import overview
+        from nonet.operate.overview import find
 
         home = self._open()
-        return await overview(home.stores, home.settings)
+        return await find(home.stores, home.settings)
 
     async def leader(self) -> Leader | None:
         """Return the scheduler that leads now (``owner``, ``term``, ``expiry``), or None."""
@@ -115,11 +114,10 @@ class Operations(Program):
             UnknownTaskError: its class is not registered here.
             InvalidArgumentsError: its class refuses the configured arguments.
         """
-        home = self._open()
-        task = home.registry.get(entry.task).arguments.build(entry.args)
-        handle = await self.submit(task, labels={"entry": entry.entry})
-        await home.stores.events.log("schedule-run", who(), f"{entry.entry}: {handle}")
-        return handle
+        from nonet.operate.schedules import run
+
+        client = self._opened_client()
+        return await run(client.stores, client, entry.entry)
 
     async def dead_letters(self) -> DeadLetters:
         """Return the SQL store of dead letters; it opens on first use and closes with the app."""
@@ -150,6 +148,10 @@ class Operations(Program):
         """
         from nonet.operate.resubmission import resubmit
 
-        client, letters = self._open(), await self.dead_letters()
+        letters = await self.dead_letters()
+        return await resubmit(row_id, self._opened_client(), letters, again=again, at_time=at_time)
+
+    def _opened_client(self) -> Client:
+        client = self._open()
         assert isinstance(client, Client)
-        return await resubmit(row_id, client, letters, again=again, at_time=at_time)
+        return client
