@@ -112,7 +112,7 @@ class TaskStatus:
 
     @property
     def doing(self) -> str:
-        """Why it does not run, or what it does, in a line."""
+        """One line for lists: why the task does not run, its progress, its worker, or its error."""
         why = self.error if self.state == "dying" else self.blocker
         return why or str(self.progress or "") or self.worker or self.error
 
