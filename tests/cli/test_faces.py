@@ -15,11 +15,12 @@ from web.conftest import Fixed, asking, principal
 
 from nonet import ConcurrencyLimiter, Nonet, chain
 from nonet.config.web_settings import WebSettings
+from nonet.rules.figures import vector
 from nonet.rules.letters import NewDeadLetter
 from nonet.rules.limits import Limit, LimitAddress
 from nonet.rules.pipelines import Replica, RowFigures
 from nonet.stores.namespace.periodic import Change
-from nonet.stores.queue.leases import BeatReport, Leases
+from nonet.stores.queue.leases import BeatReport, Counted, Leases
 from nonet.stores.sql.audit import AuditEntry
 from nonet.web.app import create_app
 from nonet.web.resources import resources
@@ -62,6 +63,7 @@ schedules list --state planned          /schedules?state=planned
 schedules show Nightly                  /schedules/errands:Nightly%7C%7Cdefault
 schedules leader                        /leader
 tenants --since 2h --sort behind        /tenants?since=2h&sort=behind
+figures --since 2h                      /figures?since=2h
 pipelines list                          /pipelines
 pipelines show volumes                  /pipelines/volumes
 """
@@ -110,7 +112,7 @@ def steady(document: Any) -> Any:
         return [steady(item) for item in document]
     if not isinstance(document, dict):
         return document
-    grows = {key for key in document if key.endswith("_seconds")}
+    grows = {key for key in document if key.endswith(("_seconds", "_per_minute"))}
     return {key: key in grows or steady(value) for key, value in document.items()}
 
 
@@ -143,8 +145,10 @@ async def fill(nonet: Nonet) -> dict[str, str]:
         timeout_seconds=5,
     )
     leases.ask(lambda: BeatReport(json.dumps(report)))
+    leases.count(lambda: Counted({"errands:Add": vector([3], [3], [3], {})}), lambda _: None)
     with closing(leases):
         leases.renew([])
+        leases.add_figures()
     entry = AuditEntry(datetime.now(UTC), "ann", "cancel", "task a", "127.0.0.1", "ok")
     await (await nonet.stores.audit()).add([entry])
     group = await nonet.client.spawn_with_callback([Add(1), Add(2)], Add(3))

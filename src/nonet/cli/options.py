@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from nonet.cli.completion import classes
-from nonet.cli.durations import duration
 
 
 def _print_version(wanted: bool) -> None:
@@ -83,20 +81,12 @@ WithLabels = Annotated[
     typer.Option("--label", metavar="NAME=VALUE", help="Only tasks with this label. Repeatable."),
 ]
 OfTenant = Annotated[str, typer.Option(metavar="NAME", help="Only live tasks of this tenant.")]
-Since = Annotated[
-    timedelta | None,
-    typer.Option(
-        parser=duration,
-        metavar="AGE",
-        help="Count the past of this long until now: at most 48h.",
-        show_default="1h",
-    ),
-]
 # What the options for fields of queries have, besides the description; see `nonet.cli.target.flat`.
 QUERIES: dict[str, dict[str, Any]] = {
     "task": {"metavar": "CATEGORY:CLASS", "autocompletion": classes},
     "older_than": {"metavar": "AGE"},
     "newer_than": {"metavar": "AGE"},
+    "since": {"metavar": "AGE"},
     "everything": {"flags": ["--all"]},
     "streams": {"flags": ["--stream"], "metavar": "PRIORITY:SIZE"},
     "tasks": {"flags": ["--task"], "metavar": "CATEGORY:CLASS", "autocompletion": classes},

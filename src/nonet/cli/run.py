@@ -45,7 +45,7 @@ overview   look   overview.show_overview Show what is wrong now, and the command
 resubmit   act    ended.resubmit    Submit a failed task again as a new task, and print its id.
 cancel     act    cancel.cancel     Cancel tasks for good: queued, delayed, waiting or running.
 queues     look   queues.list_queues Show the nine streams, and the tasks outside them.
-figures    look   figures.figures   Show how many tasks of each class end and fail, and how fast.
+figures    look   figures.list_figures Show how many tasks of each class end and fail, and how fast.
 tenants    look   tenants.list_tenants Show what each tenant has, gets and is due.
 workers    look   workers.app       Show the registered workers, or drain some.
 groups     look   groups.list_groups Show callback groups, newest first.

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 from pydantic import (
@@ -19,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from nonet.base.durations import moment
+from nonet.base.durations import duration, moment
 
 
 def _is_moment(text: str) -> str:
@@ -35,6 +36,22 @@ Text = Annotated[str, StringConstraints(max_length=255, pattern=PRINTABLE)]
 """A filter by a text; empty: any."""
 Age = Annotated[str, StringConstraints(max_length=40), AfterValidator(_is_moment)]
 """A filter by a time: ``30d`` ago, or an instant. It stays a text, so that queries are equal."""
+
+_LEAST, _MOST = timedelta(minutes=1), timedelta(hours=48)
+
+
+def _is_recent(since: str) -> str:
+    if not _LEAST <= duration(since) <= _MOST:
+        raise ValueError(f"{since!r} is not between 1m and 48h")
+    return since
+
+
+Recent = Annotated[
+    str,
+    AfterValidator(_is_recent),
+    Field(max_length=40, description="Count the past of this long until now: `1m` to `48h`."),
+]
+"""How far back figures are counted."""
 
 _Item = TypeVar("_Item")
 _Value = TypeVar("_Value")

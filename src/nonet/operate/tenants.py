@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from nonet.base.durations import duration
 from nonet.base.errors import suggestion
-from nonet.operate.lists import Selection
+from nonet.operate.lists import Recent, Selection
 from nonet.rules.fairness import MOST_TENANTS
 from nonet.rules.tenants import ORDERS, TenantTable, sorted_by
 
@@ -19,29 +19,16 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.tenants import Tenants
     from nonet.stores.stores import Stores
 
-_LEAST, _MOST = timedelta(minutes=1), timedelta(hours=48)
-
 
 class TenantQuery(Selection):
     """What is shown of tenants."""
 
-    since: str = Field(
-        default="1h",
-        max_length=40,
-        description="Count the past of this long until now: `1m` to `48h`.",
-    )
+    since: Recent = "1h"
     sort: str = Field(
         default="tasks",
         json_schema_extra={"enum": [*ORDERS]},
         description=f"What comes first: {', '.join(ORDERS)}.",
     )
-
-    @field_validator("since")
-    @classmethod
-    def _is_short(cls, since: str) -> str:
-        if not _LEAST <= duration(since) <= _MOST:
-            raise ValueError(f"{since!r} is not between 1m and 48h")
-        return since
 
     @field_validator("sort")
     @classmethod

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
 
-from nonet.cli.options import Json, OfClass, Since
-from nonet.cli.output import cell, print_json, print_line, print_rows
+from nonet.cli.options import Json
+from nonet.cli.output import cell, print_line, print_view
 from nonet.cli.target import Target, operation
+from nonet.operate import figures
+from nonet.operate.figures import FigureQuery
 
-if TYPE_CHECKING:
-    from nonet.rules.figures import ClassFigures
-
-_HOUR = timedelta(hours=1)
+_COLUMNS = (
+    "task=name ended=total.ended per_min=ended_per_minute failed=total.failed "
+    "retried=total.retried wait_50_95_99_%=total.wait.in_words run_50_95_99_%=total.run.in_words"
+)
 
 
 @operation
-async def figures(
-    target: Target, task: OfClass = None, since: Since = None, as_json: Json = False
-) -> None:
+async def list_figures(target: Target, query: FigureQuery, as_json: Json = False) -> None:
     """Show how many tasks of each class end and fail, and how fast.
 
     Wait is how long tasks were runnable before a worker fetched them, and run is how long attempts
@@ -32,26 +30,12 @@ async def figures(
     task-run figures --task RemoveFile --json
     """
     async with target.stores() as stores:
-        found = await stores.history.figures(since=since or _HOUR, task=task)
-    of_class = f" of class {task!r}" if task else ""
-    if as_json:
-        print_json(found)
-    else:
-        nothing = f"no worker has run a task{of_class} since then"
+        found = await figures.find(stores, query)
+    if not as_json:
         # Of other classes workers have only counted how long their tasks waited.
-        counted = [item for item in found if item.total.ended or item.total.retried]
-        print_rows([_row(item) for item in counted], False, nothing, least=("retried", "per_min"))
-        if counted:
-            print_line(f"since {cell(counted[0].since)}", err=True)
-
-
-def _row(item: ClassFigures) -> Mapping[str, Any]:
-    return {
-        "task": item.name,
-        "ended": item.total.ended,
-        "per_min": f"{item.ended_per_minute:.3g}",
-        "failed": item.total.failed,
-        "retried": item.total.retried,
-        "wait_50_95_99_%": item.total.wait.in_words,
-        "run_50_95_99_%": item.total.run.in_words,
-    }
+        counted = [item for item in found.items if item.total.ended or item.total.retried]
+        found = replace(found, items=counted)
+    nothing = "no worker has run a task" + (f" of class {query.task!r}" if query.task else "")
+    print_view(found, as_json, _COLUMNS, f"{nothing} since then", least=("retried", "per_min"))
+    if found.items and not as_json:
+        print_line(f"since {cell(found.items[0].since)}", err=True)
