@@ -19,12 +19,12 @@ import pytest
 from docs.pages import DOCS, ROOT, Page, all_pages, codes
 from metrics_names import series_names
 
-from nonet.cli.commands.tasks import LiveState
 from nonet.config.environment import EnvironmentModel
 from nonet.config.settings import Settings
 from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import ExitCode
 from nonet.operate import doctor
+from nonet.operate.tasks import LiveState
 from nonet.rules.findings import diagnosis, servers
 from nonet.rules.findings.explanation import Cause
 from nonet.rules.letters import Status
