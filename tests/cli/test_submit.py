@@ -346,7 +346,7 @@ async def test_unreachable_redis_is_exit_code_3(
 async def test_help_is_plain_text(task_run: TaskRun) -> None:
     """Every command shows its help without frames, so that it can be searched and pasted."""
     for script, arguments in (
-        ("task-run", ["dlq", "purge"]),
+        ("task-run", ["dlq", "discard"]),
         ("task-worker", []),
         ("task-scheduler", []),
         ("task-run", []),

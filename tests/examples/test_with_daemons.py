@@ -23,7 +23,7 @@ def test_the_program_of_the_readme_runs(example: Example) -> None:
             "0 files left",
         ]
     example.said("task-run", "doctor")
-    letters = example.json("task-run", "dlq", "list")
+    letters = example.json("task-run", "dlq", "list")["items"]
     assert [letter["task_class"] for letter in letters] == ["files:RemoveFile"] * 2
 
 

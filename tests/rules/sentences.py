@@ -15,7 +15,7 @@ def contains(sentence: str, part: str) -> bool:
 
 
 # Words of commands that take what an admin allowed away, or end what may work.
-_HARM = {"set", "--force", "--yes", "discard", "purge", "drain"}
+_HARM = {"set", "--force", "--yes", "discard", "drain"}
 
 
 def harms(command: str) -> str:

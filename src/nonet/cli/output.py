@@ -400,8 +400,8 @@ def print_text(text: str) -> None:
 def cell(value: Any) -> str:
     """Format a value for a table.
 
-    >>> cell(datetime(2026, 7, 1, 12, 0, 5, 250, tzinfo=UTC)), cell(0.5), cell(None)
-    ('2026-07-01 12:00:05Z', '0.5', '-')
+    >>> cell(datetime(2026, 7, 1, 12, 0, 5, 250, tzinfo=UTC)), cell(0.0248), cell(3.0), cell(None)
+    ('2026-07-01 12:00:05Z', '0.0248', '3', '-')
     """
     match value:
         case None | "":
@@ -413,7 +413,7 @@ def cell(value: Any) -> str:
         case timedelta():
             return f"{value.total_seconds():.3f} s"
         case float():
-            return f"{value:.1f}"
+            return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
         case str():
             return printable(value)
         case _:

@@ -91,12 +91,13 @@ def test_an_unreadable_file_is_a_dead_letter(tree: Path, tmp_path: Path) -> None
     assert f"could not be listed: 1 ({closed})" in done.stderr
     command, show = done.stderr.splitlines()[-2:]
     assert show == command.replace(" list", " show ROW --show-args --tasks nonet.cli.demo.tasks")
-    letters = json.loads(subprocess.check_output(f"{command} --json", shell=True, text=True))
+    printed = subprocess.check_output(f"{command} --json", shell=True, text=True)
+    letters = json.loads(printed)["items"]
     assert [(letter["task_class"], letter["retry_count"]) for letter in letters] == 2 * [
         ("tasks:HashFile", 2)
     ]
-    assert sorted(letter["error_message"] for letter in letters) == [
-        f"[Errno 13] Permission denied: {os.fsencode(path)!r}" for path in unread
+    assert sorted(letter["last_error"] for letter in letters) == [
+        f"PermissionError: [Errno 13] Permission denied: {os.fsencode(path)!r}" for path in unread
     ]
 
 
