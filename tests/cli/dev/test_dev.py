@@ -232,6 +232,7 @@ def test_code_that_cannot_be_loaded_changes_nothing(dev: Dev) -> None:
     dev.command("submit", "Dies")
     dev.says("dev    | small ended, exit code 7: it is started again")
     dev.command("submit", "Gated", "--id", "gated")
+    wait_until(lambda: dev.runs() == ["one"], "it runs with the code before")
     dev.save("two", more="def broken(:\n")
     dev.says("the tasks cannot be loaded: the code before this change goes on until the next save")
     assert "dev    | SyntaxError: invalid syntax" in dev.log
