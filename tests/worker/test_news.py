@@ -13,6 +13,29 @@ from nonet.base.errors import ServerUnreachableError
 from nonet.daemon.service import Stop
 
 
+async def test_an_outage_right_after_the_start_delays_a_worker(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis answers the first check and not the next call: the worker waits instead of ending."""
+    async with (
+        Nonet.from_settings(redis_url=redis_url, tasks=()) as app,
+        app.injector() as injector,
+    ):
+        worker, stop = app.worker(Size.SMALL, injector), Stop()
+        orders, is_first = app.broker.orders, iter([True])
+
+        async def fails_once(id: str) -> Any:
+            if next(is_first, False):
+                raise ServerUnreachableError("as the test wants")
+            return await orders(id)
+
+        monkeypatch.setattr(app.broker, "orders", fails_once)
+        running = asyncio.create_task(worker.run(stop))
+        await until(lambda: worker._reader.is_idle or running.done(), "it sleeps")
+        stop.request()
+        await running
+
+
 async def test_an_idle_worker_looks_again_after_a_loss_until_it_has_looked(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,7 +126,8 @@ class Scheduler(Observed):
         check = partial(inspection.check, allow_eviction=settings.allow_eviction)
         if not await reached(stop, check):
             return ExitCode.OK
-        await self._parts.configuration.start()
+        if not await reached(stop, self._parts.configuration.start):
+            return ExitCode.OK
         logger.info(
             "scheduler ready: name=%s periodic_entries=%d event_loop=%s",
             self.name,

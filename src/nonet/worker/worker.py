@@ -138,17 +138,19 @@ class Worker(Observed):
             return ExitCode.OK
         await self._start_children()
         await in_own_thread(self._watchdog.start)
-        await self._look()  # a later change wakes this worker, because it is registered now
-        self._lag.start()
-        self._loop_name = name_of(asyncio.get_running_loop())
-        logger.info(
-            "worker %s (%s) ready: %d slots, event loop of %s",
-            self.name,
-            self.id,
-            self._me.slots,
-            self._loop_name,
-        )
         try:
+            # A later change wakes this worker, because it is registered now.
+            if not await reached(stop, self._look):
+                return ExitCode.OK
+            self._lag.start()
+            self._loop_name = name_of(asyncio.get_running_loop())
+            logger.info(
+                "worker %s (%s) ready: %d slots, event loop of %s",
+                self.name,
+                self.id,
+                self._me.slots,
+                self._loop_name,
+            )
             here = asyncio.get_running_loop()
             with self._broker.epoch.telling(self._notice_loss), detached_in_copies(here):
                 await self._work(stop)
