@@ -16,7 +16,7 @@ from waits import WAIT_SECONDS
 
 from nonet import BaseTask, Nonet, Size
 from nonet.daemon.service import Stop
-from nonet.pipelines import RowDatabase
+from nonet.pipelines import RowDatabase, pipeline_runner
 from nonet.pipelines.host import PipelineHost
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
@@ -68,5 +68,8 @@ async def change(database: RowDatabase, model: Any, key: Any, **values: Any) -> 
 
 
 def set_grace(nonet: Nonet, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the grace period; rows have as long as it takes to be released after it."""
     settings = structs.replace(nonet.client.settings, grace=seconds)
     monkeypatch.setattr(nonet.client, "settings", settings)
+    for limit in ("_CANCEL_SECONDS", "_RELEASE_SECONDS"):
+        monkeypatch.setattr(pipeline_runner, limit, WAIT_SECONDS)
