@@ -163,11 +163,17 @@ async def test_a_new_leader_with_a_bad_file_keeps_the_published_configuration(ri
 async def test_configuration_and_problem_are_published_again_after_a_loss_of_redis(
     rig: Rig,
 ) -> None:
+    """Its limits, ceilings and weights, too."""
+    rig.file.write_text(
+        text(1) + "ceilings: {namespace: 9}\nfairness: {by: vo, weights: {acme: 3}}\n"
+    )
+    stores = rig.app.stores
     loop = rig.loop()
     await loop.start()
     rig.file.write_text("vos: 7")
     await rig.tick(loop)
     before = await rig.publication.read()
+    bounds = await stores.ceilings.published(), await stores.fairness.published()
     await rig.app.broker.client.flushall()
     await rig.lead()
     await rig.tick(loop)
@@ -176,3 +182,5 @@ async def test_configuration_and_problem_are_published_again_after_a_loss_of_red
     assert (after.version, after.document) == (before.version, before.document)
     assert after.problem == before.problem != ""
     assert await rig.limit() == Limit(1)
+    assert all(bounds)
+    assert (await stores.ceilings.published(), await stores.fairness.published()) == bounds

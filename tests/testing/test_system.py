@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import pytest
 import redis
-from waits import WAIT_SECONDS
+from waits import WAIT_SECONDS, until
 
 from nonet import (
     BaseTask,
@@ -31,6 +31,7 @@ from nonet import (
     Unique,
     Workflow,
     context,
+    startup_hook,
 )
 from nonet.base.errors import ConfigurationError
 from nonet.stores.connection.embedded import open_embedded
@@ -75,6 +76,10 @@ class Hourly(PeriodicBaseTask):
 
     async def execute(self) -> None:
         context().after_commit(Add(1, 1))
+
+
+class Late(Hourly):
+    _jitter = 1800
 
 
 class Gate:
@@ -226,6 +231,28 @@ async def test_a_jump_fires_every_occurrence_that_it_passes(server: str) -> None
         await system.advance(timedelta(days=1))
         await system.run_until_idle()
         system.assert_submitted(Hourly, times=1)
+
+
+async def test_jitter_passes_by_the_clock_of_the_test(server: str) -> None:
+    async with System([Late, Add], redis_url=server, now=HALF_PAST) as system:
+        await system.advance(1801)
+        await system.run_until_idle()
+        (late,) = system.assert_submitted(Late, times=1)
+        assert (await system.app.status(late.id)).state == "delayed"
+        await system.advance(1800)
+        await system.run_until_idle()
+        assert (await system.app.status(late.id)).state == "done"
+
+
+async def test_start_up_hooks_run_with_the_installed_tasks_only(server: str) -> None:
+    called: list[str] = []
+    startup_hook(lambda: called.append("once"))
+    async with System([Add], redis_url=server) as system:
+        await Add(1, 2).schedule()
+        await system.run_until_idle()
+        assert called == []
+    async with System(redis_url=server):
+        await until(lambda: called == ["once"], "the hook has run")
 
 
 async def test_rate_limits_pass_by_the_clock_of_the_test(system: System) -> None:

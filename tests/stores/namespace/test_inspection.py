@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -261,30 +262,27 @@ async def test_probing_leaves_nothing(broker: Broker) -> None:
     assert {key async for key in broker.client.scan_iter()} == before
 
 
+@asynccontextmanager
+async def user_without(broker: Broker, command: str) -> AsyncIterator[str]:
+    """The URL of a user who may not use this command."""
+    commands = ["+@all", f"-{command}"]
+    await broker.client.acl_setuser(
+        "limited", enabled=True, nopass=True, keys=["*"], commands=commands, reset=True
+    )
+    host = broker.client.connection_pool.connection_kwargs
+    yield f"redis://limited:x@{host['host']}:{host['port']}/0"
+    await broker.client.acl_deluser("limited")
+
+
 @pytest.mark.parametrize("command", ["xclaim", "blpop", "zpopmax", "info", "hset", "xgroup"])
 async def test_a_missing_permission_is_named(broker: Broker, command: str) -> None:
     """A daemon does not start without a command that it needs; INFO is not one."""
-    admin = broker.client
-    await admin.acl_setuser(
-        "limited",
-        enabled=True,
-        nopass=True,
-        keys=["*"],
-        commands=["+@all", f"-{command}"],
-        reset=True,
-    )
-    host = admin.connection_pool.connection_kwargs
-    url = f"redis://limited:x@{host['host']}:{host['port']}/0"
-    limited = broker_at(url)
-    try:
+    async with user_without(broker, command) as url, aclosing(broker_at(url)) as limited:
         if command == "info":
             await Inspection(limited, "test").check(allow_eviction=False)
         else:
             with pytest.raises(ConfigurationError, match=command):
                 await Inspection(limited, "test").check(allow_eviction=False)
-    finally:
-        await limited.aclose()
-        await admin.acl_deluser("limited")
 
 
 async def test_an_evicting_server_is_refused_unless_allowed(broker: Broker) -> None:

@@ -86,8 +86,11 @@ async def test_without_shares_no_task_waits_for_a_turn(
 
 
 async def test_the_rest_is_added_up(broker: Broker, tenants: Tenants, reports: Reports) -> None:
-    """Beyond a number of tenants; named ones, and the largest, have their own rows."""
-    await share(broker, {})
+    """Beyond a number of tenants; named ones, and the largest, have their own rows.
+
+    Their part is as large as they are many, whatever the weight of a tenant of their name.
+    """
+    await share(broker, {"default": 2, OTHERS: 0.1})
     for tenant, number in (("a", 1), ("b", 9), ("c", 2), ("d", 3)):
         await submit(broker, tenant, number)
     beat(broker.url, info=json.dumps({"tenants": {"c": 1, OTHERS: 2}}))
@@ -97,6 +100,7 @@ async def test_the_rest_is_added_up(broker: Broker, tenants: Tenants, reports: R
     rest = found[OTHERS]
     assert (rest.live, rest.started, rest.running, rest.waiting) == (5, 12, 3, None)
     assert (rest.weight, found["b"].share_used) == (None, 10 / 22)
+    assert (rest.share_due, found["b"].share_due) == pytest.approx((12 / 22, 9 / 22))
 
 
 async def test_shares_are_of_minutes(broker: Broker, tenants: Tenants, reports: Reports) -> None:
