@@ -111,7 +111,9 @@ class Preloaded:
         with open(os.devnull, "r+b", buffering=0) as nothing:
             files = [stdin or nothing, stdout or nothing, stderr or nothing]
             handed = [*(file.fileno() for file in files), told]
-            socket.send_fds(_server().line, [marshal.dumps(order)], handed)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+                line.connect(f"\0{_server().address}")
+                socket.send_fds(line, [marshal.dumps(order)], handed)
         os.close(told)
         self.pid = int(self._status.readline())
         self._ended = select.poll()
@@ -204,40 +206,45 @@ def put_shims(folder: Path) -> dict[str, str]:
 
 
 class _Server:
-    """The process that forks; it ends when ours does."""
+    """The process that forks for all processes of a run: the first that asks starts it."""
 
     def __init__(self) -> None:
-        self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.address = f"nonet-preloaded-{os.getpid()}"  # in the abstract namespace of Linux
-        # It listens from now on: a shim may ask before all is imported.
-        shims = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        shims.bind(f"\0{self.address}")
-        shims.listen(128)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": _TESTS,
-            "PYTHONUNBUFFERED": "1",
-            "PRELOADED_AT": self.address,
-            "PRELOADED_LISTENS": str(shims.fileno()),
-        }
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        self.process = subprocess.Popen(
-            [sys.executable, __file__],
-            env=environment,
-            stdin=theirs,
-            stdout=theirs,  # which no stream can seek in, as in the pipe that a fork may have
-            pass_fds=[shims.fileno()],
-            start_new_session=True,
-        )
-        theirs.close()
-        shims.close()
+        owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+        self.address = f"nonet-preloaded-{owner}"  # in the abstract namespace of Linux
+        # It listens from now on: others may ask before all is imported.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listens:
+            try:
+                listens.bind(f"\0{self.address}")
+            except OSError:  # another process of this run was first
+                self._wait_until_it_listens()
+                return
+            listens.listen(128)
+            environment = {**os.environ, "PYTHONPATH": _TESTS, "PYTHONUNBUFFERED": "1"}
+            environment |= {"PRELOADED_AT": self.address}
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)
+            # No stream can seek in its files, as in the pipe that a fork may have.
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                self.process = subprocess.Popen(
+                    [sys.executable, __file__, str(listens.fileno()), str(owner)],
+                    env=environment,
+                    stdin=theirs,
+                    stdout=theirs,
+                    pass_fds=[listens.fileno()],
+                    start_new_session=True,
+                )
+
+    def _wait_until_it_listens(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+            while asking.connect_ex(f"\0{self.address}"):
+                time.sleep(_POLL_SECONDS)
 
 
 _server = cache(_Server)
 
 
 def _serve() -> Sequence[str]:
-    """Fork for each request; return in the forks, with the command to run."""
+    """Fork for each request; return in the forks, with the command to run. Ends with its owner."""
     import nonet
 
     for name in _LIBRARIES:
@@ -248,20 +255,18 @@ def _serve() -> Sequence[str]:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    ours = socket.socket(fileno=os.dup(0))
-    shims = socket.socket(fileno=int(os.environ["PRELOADED_LISTENS"]))
+    listens = socket.socket(fileno=int(sys.argv[1]))
+    owner = os.pidfd_open(int(sys.argv[2]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        ready, _, _ = select.select([ours, shims], [], [])
-        asking = ours if ours in ready else shims.accept()[0]
-        message, files, _, _ = socket.recv_fds(asking, _MESSAGE_BYTES, 4)
-        if asking is not ours:
-            asking.close()
-        elif not message:
+        ready, _, _ = select.select([listens, owner], [], [])
+        if owner in ready:
             os._exit(0)
+        with listens.accept()[0] as asking:
+            message, files, _, _ = socket.recv_fds(asking, _MESSAGE_BYTES, 4)
         if message and os.fork() == 0:
-            ours.close()
-            shims.close()
+            listens.close()
+            os.close(owner)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return _become(marshal.loads(message), files)
         for file in files:
