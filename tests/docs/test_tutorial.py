@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,13 @@ pytestmark = pytest.mark.server
 
 _LOCK = ROOT / "uv.lock"
 _DONE = "complete"
+# With nothing else on PATH: the server is the one that `embedded` brings.
+_DEMO = """
+mkdir files; echo same | tee files/a > files/b; echo other > files/c
+alone="env -i HOME=$HOME PATH=$PWD/env/bin"
+for name in task-run task-worker task-scheduler; do $alone $PWD/env/bin/$name --version; done
+$alone $PWD/env/bin/task-run demo --json files
+"""
 
 
 def _pinned() -> str:
@@ -70,7 +78,8 @@ def index(request: pytest.FixtureRequest, wheel: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_the_tutorial_works(index: Path, wheel: Path) -> None:
-    """Each command does what the page shows, and nothing runs any more at its end."""
+    """Each command does what the page shows, and nothing runs any more at its end; nor does the
+    demo need anything but what was installed."""
     offline = {
         "PIP_CONFIG_FILE": "/dev/null",
         "PIP_NO_INDEX": "1",
@@ -81,3 +90,6 @@ def test_the_tutorial_works(index: Path, wheel: Path) -> None:
     page = Page("docs/tutorial*.md", "\n".join(part.source for part in parts))
     with followed(page, instead={"PATH/TO/CLONE": str(wheel)}, environment=offline) as terminal:
         assert terminal.left() == []
+        demo = terminal.type(_DEMO)
+        assert not demo.failed and demo.output.count(f"nonet {version('nonet')}\n") == 3
+        assert '"files": 3' in demo.output, demo.output
