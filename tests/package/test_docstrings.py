@@ -265,7 +265,7 @@ async def test_examples_run(
     if not needs_system and not is_sync(name, code):
         await run(code, names)
         return
-    async with System(tasks=[scene.__name__], redis_url=redis_url) as system:
+    async with System([scene.__name__], sizes=[nonet.Size.SMALL], redis_url=redis_url) as system:
         if is_sync(name, code):
             names.update(app=system.app.sync, handle=await scene.Add(1, 2).schedule())
             names["handle"] = nonet.sync.Handle(names["handle"], system.app.sync)
