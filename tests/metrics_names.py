@@ -233,9 +233,10 @@ def _is_one(found: Mapping[str, Metric], name: str) -> bool:
 
 
 def _is_settled(port: int) -> bool:
-    """Whether a scheduler has seen who leads, and what that has published."""
+    """Whether a scheduler has seen who leads, and what that has published of the last state."""
     status, body = get(port, "/desired")
-    if status != 200 or not json.loads(body)["medium"]:
+    # What the early one has published stands until the leader publishes.
+    if status != 200 or not {"small", "medium"} <= {k for k, n in json.loads(body).items() if n}:
         return False
     found = _families(port)
     is_told = "nonet_config_published_info" in found and "nonet_dead_letters" in found
