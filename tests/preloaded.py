@@ -6,8 +6,8 @@
 Most of the processor time of these tests would be the same imports, thousands of times. So one
 process has imported Nonet and the libraries, and forks: each fork runs the console script from its
 first line, reads its own environment, imports the tasks, and ends with the exit code, the texts and
-the handlers of a real start. So do the commands of a shell with `put_shims`, and the daemons of
-`task-run dev`. What a fork cannot change (what the loader and the interpreter read at their start)
+the handlers of a real start. So do the commands and programs of a shell with `put_shims`, and the
+daemons of `task-run dev`. What a fork cannot change (what the loader and the interpreter read at their start)
 is left to a real start: see `may_be_preloaded`.
 
 `PRELOADED=0 make test` starts everything for real.
@@ -60,8 +60,6 @@ _NOT_IN_COMMANDS = (
 )
 # Values of PYTHONPATH of which no library is hidden.
 PLACES = {_TESTS}
-# How `task-run dev` starts its daemons.
-_CODE = ["-P", "-c"]
 _MESSAGE_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 
@@ -191,7 +189,7 @@ def shim(script: str) -> tuple[list[str], dict[str, str]]:
 
 
 def put_shims(folder: Path) -> dict[str, str]:
-    """Write console scripts of Nonet that let a shell fork them, too.
+    """Write console scripts of Nonet that let a shell fork them, and a `python` for programs.
 
     Returns:
         Variables for the shell. If everything starts for real, none, and there are no scripts.
@@ -200,9 +198,17 @@ def put_shims(folder: Path) -> dict[str, str]:
     for name in _SCRIPTS:
         if may_be_preloaded(name, {}):
             command, variables = shim(name)
-            (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
-            (folder / name).chmod(0o755)
+            _write_script(folder / name, f'exec {shlex.join(command)} "$@"')
+    if variables:
+        command, _ = shim("python")
+        programs = f'case "$1" in -c | *.py) exec {shlex.join(command)} "$@" ;; esac'
+        _write_script(folder / "python", f'{programs}\nexec {shlex.quote(sys.executable)} "$@"')
     return variables
+
+
+def _write_script(file: Path, lines: str) -> None:
+    file.write_text(f"#!/bin/sh\n{lines}\n")
+    file.chmod(0o755)
 
 
 class _Server:
@@ -290,17 +296,30 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> Sequence[str]:
     os.environ.clear()
     os.environ.update(order["environment"])
     command = order["command"]
-    # As the interpreter does.
-    is_script = command[1:3] != _CODE
-    sys.argv = command if is_script else ["-c", *command[4:]]
+    sys.argv, first = _as_started(command)
     places = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     libraries = [item for item in sys.path[1:] if item != _TESTS]
-    sys.path[:] = [*([str(Path(command[0]).parent)] if is_script else []), *places, *libraries]
+    sys.path[:] = [*first, *places, *libraries]
     importlib.invalidate_caches()
     if command[1:2] == ["dev"]:  # it starts daemons with its interpreter
         os.environ |= {"PRELOADED_AT": address, "PRELOADED_PYTHON": sys.executable}
         sys.executable = f"{_TESTS}/preloaded_python"
     return command
+
+
+def _as_started(command: list[str]) -> tuple[list[str], list[str]]:
+    """What the interpreter makes of its command line: `sys.argv`, and where it imports from first.
+
+    A command is a script, or the interpreter with code or a program.
+    """
+    match command:
+        case [_, "-P", "-c", _, *options]:
+            return ["-c", *options], []
+        case [_, "-c", _, *options]:
+            return ["-c", *options], [""]
+        case [sys.executable, *program]:
+            command = program
+    return command, [str(Path(command[0]).absolute().parent)]
 
 
 def _report(pid: int, status: int) -> None:
@@ -324,10 +343,10 @@ def _run(command: Sequence[str]) -> None:
     A command that exits need not take its modules apart: that is 0.06 CPU seconds of about 0.15.
     Daemons do, because they may have threads at their end.
     """
-    if command[1:3] == _CODE:
-        exec(command[3], {"__name__": "__main__"})
+    if sys.argv[0] == "-c":
+        exec(command[command.index("-c") + 1], {"__name__": "__main__"})
         return
-    script = command[0]
+    script = sys.argv[0]
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as exited:

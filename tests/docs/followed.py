@@ -116,8 +116,8 @@ class Terminal:
 
     Args:
         environment: added to that of the shell.
-        installed: this environment of Python is active, with Nonet in it. Nonet's console scripts
-            are forked from a process that is `preloaded`; all other programs start for real.
+        installed: this environment of Python is active, with Nonet in it. Nonet's console scripts,
+            and programs that `python` runs, are forked from a process that is `preloaded`.
     """
 
     def __init__(
