@@ -7,8 +7,8 @@ Most of the processor time of these tests would be the same imports, thousands o
 process has imported Nonet and the libraries, and forks: each fork runs the console script from its
 first line, reads its own environment, imports the tasks, and ends with the exit code, the texts and
 the handlers of a real start. So do the commands and programs of a shell with `put_shims`, and the
-daemons of `task-run dev`. What a fork cannot change (what the loader and the interpreter read at their start)
-is left to a real start: see `may_be_preloaded`.
+daemons of `task-run dev`. What a fork cannot change (what the loader and the interpreter read at
+their start) is left to a real start: see `may_be_preloaded`.
 
 `PRELOADED=0 make test` starts everything for real.
 """
