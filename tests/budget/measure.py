@@ -32,8 +32,8 @@ from servers import RedisServer  # noqa: E402
 from waits import until  # noqa: E402
 
 from nonet import BaseTask, Nonet, Size  # noqa: E402
+from nonet.config.entries import Entry  # noqa: E402
 from nonet.daemon.service import Stop  # noqa: E402
-from nonet.scheduler.periodic.entries import Entry  # noqa: E402
 from nonet.scheduler.periodic.memory import Memory  # noqa: E402
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop  # noqa: E402
 from nonet.stores.connection.lane import Lane  # noqa: E402

@@ -130,12 +130,14 @@ async def test_show_says_where_each_value_comes_from(task_run: TaskRun) -> None:
     found = (await task_run(*asked, "--json", NONET_TASKS=TASKS)).json
     assert (found["task"], found["vo"], found["entries"]) == ("example_tasks:RemoveFile", None, [])
     rows = {row["name"]: row for row in found["values"]}
-    assert rows["size"] == {"name": "size", "value": "small", "from": "class"}
-    assert (rows["isolation"]["value"], rows["isolation"]["from"]) == ("loop", "size")
+    assert (rows["size"]["value"], rows["size"]["origin"]) == ("small", "class")
+    assert (rows["isolation"]["value"], rows["isolation"]["origin"]) == ("loop", "size")
     assert rows["retry_policy"]["value"]["args"]["max_retries"] == 3
-    assert rows["retry_policy"]["from"] == "common.tasks.RemoveFile.retry-policy"
+    assert rows["retry_policy"]["origin"] == "common.tasks.RemoveFile.retry-policy"
     at = "common.limits.StorageElement"
-    assert [(row["key"], row["action"], row["limit"], row["from"]) for row in found["limits"]] == [
+    assert [
+        (row["key"], row["action"], row["limit"], row["origin"]) for row in found["limits"]
+    ] == [
         ("CERN-DST", "RemoveFile", 8, f"{at}.CERN-DST.RemoveFile.ConcurrencyLimiter"),
         ("CERN-MC_DST", "RemoveFile", 5, f"{at}.CERN-MC_DST.RemoveFile.ConcurrencyLimiter"),
         ("default", "RemoveFile", 5, f"{at}.default.RemoveFile.ConcurrencyLimiter"),
@@ -164,10 +166,10 @@ async def test_show_has_the_entries_and_limits_of_a_vo(task_run: TaskRun) -> Non
         ("SubmitPilotsRAL", "CronSchedule('0 */6 * * *', 'UTC')"),
         ("SubmitPilotsOthers", "CronSchedule('@daily', 'UTC')"),
     ]
-    assert {row["from"] for row in entries} == {"vo-overrides.lhcb.periodic-tasks.SubmitPilots"}
-    assert "args" not in entries[0]
+    assert {row["origin"] for row in entries} == {"vo-overrides.lhcb.periodic-tasks.SubmitPilots"}
+    assert entries[0]["args"] is None
     (entry,) = (await show("SubmitPilots", "--vo", "gridpp", "--show-args"))["entries"]
-    assert entry["from"] == "common.periodic-tasks.SubmitPilots"
+    assert entry["origin"] == "common.periodic-tasks.SubmitPilots"
     assert entry["args"] == {"ce_regex": ".*", "vo": "gridpp"}
     assert len((await show("SubmitPilots"))["entries"]) == 4
     (limit,) = (await show("CheckPilotStatus", "--vo", "lhcb"))["limits"]
@@ -214,19 +216,20 @@ async def test_show_refuses_unknown_classes_and_bad_files(task_run: TaskRun) -> 
 async def test_show_without_a_file_shows_what_is_published(task_run: TaskRun) -> None:
     """Limits set by hand come first; before a publication the values are those of the class."""
     ended = await task_run("config", "show", "--task", "Add", "--json")
-    assert ended.json["values"][0] == {"name": "priority", "value": "normal", "from": "class"}
+    first = ended.json["values"][0]
+    assert (first["name"], first["value"], first["origin"]) == ("priority", "normal", "class")
     assert ended.err == "no configuration is published: task classes keep their own values\n"
     async with task_run.app() as app:
         version = await publish(app, GOOD)
         await app.stores.limits.override(LimitAddress("task", "Add"), Limit(3), "me@host 2")
     found = (await task_run("config", "show", "--task", "Add", "--json")).json
     assert found["source"] == f"version {version} from /etc/nonet/c.yaml"
-    assert (found["values"][0]["value"], found["values"][0]["from"]) == (
+    assert (found["values"][0]["value"], found["values"][0]["origin"]) == (
         "background",
         "common.tasks.Add.priority",
     )
     (limit,) = found["limits"]
-    assert (limit["limit"], limit["from"]) == (3, "set by hand, me@host 2")
+    assert (limit["limit"], limit["origin"]) == (3, "set by hand, me@host 2")
 
 
 async def test_schema_needs_neither_redis_nor_tasks(task_run: TaskRun) -> None:

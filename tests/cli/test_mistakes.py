@@ -177,7 +177,7 @@ async def test_a_class_that_is_not_registered_here_is_a_warning(task_run: TaskRu
 @pytest.mark.parametrize(
     ("arguments", "kind", "said", "code"),
     [
-        (["status", "nobody"], "NotFoundError", "nobody is unknown", 4),
+        (["status", "nobody"], "NotFoundError", "nothing is known of task nobody", 4),
         (["groups", "nobody"], "NotFoundError", "nobody", 4),
         (["explain", "nobody"], "NotFoundError", "nobody is unknown", 4),
         (["workflows", "show", "w"], "NotFoundError", "workflow 'w' is unknown", 4),

@@ -240,7 +240,7 @@ async def test_a_ceiling_refuses(task_run: TaskRun) -> None:
 async def test_classes(task_run: TaskRun) -> None:
     """`classes` shows what is registered, without a server, and warns of mistyped attributes."""
     ended = await task_run("classes", "--json", NONET_REDIS_URL="redis://127.0.0.1:1")
-    rows = {row["name"]: row for row in ended.json}
+    rows = {row["name"]: row for row in ended.json["items"]}
     assert rows["errands:Add"] == {
         "name": "errands:Add",
         "priority": "normal",
@@ -257,7 +257,7 @@ async def test_classes(task_run: TaskRun) -> None:
     assert ended.err == (
         "warning: cli.slips.Careless: dlq_eligable has no effect: did you mean dlq_eligible?\n"
     )
-    assert "slips:Careless" in {row["name"] for row in ended.json}
+    assert "slips:Careless" in {row["name"] for row in ended.json["items"]}
 
 
 async def test_commands_that_only_read_need_no_task_module(task_run: TaskRun) -> None:

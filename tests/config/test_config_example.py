@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from example import EXAMPLE, example_tasks
 
+from nonet.config.entries import Entry, entries
 from nonet.config.models import Config
 from nonet.config.reading import parse_config
 from nonet.rules.limits import Limit, LimitAddress
 from nonet.scheduler.configuration.limits import configured_limits
-from nonet.scheduler.periodic.entries import Entry, entries
 from nonet.tasks.registry import Registry
 from nonet.tasks.schedules import CronSchedule, RRuleSchedule
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nonet import BaseTask, Nonet
-from nonet.operate import cancelling
-from nonet.operate.cancelling import cancel_existing, preview_cancel
+from nonet.operate import tasks as operate_tasks
+from nonet.operate.tasks import cancel_many, preview_cancel
 from nonet.stores.queue.places import UNFINISHED, TaskFilter
 
 
@@ -39,7 +39,7 @@ async def test_later_tasks_are_left_alone(nonet: Nonet) -> None:
     assert (found.number, found.is_exact) == (2, True)
     assert {item.id for item in found.sample} == {str(id) for id in before}
     after = await nonet.submit_many(both)
-    done = await cancel_existing(nonet.client, SWEEPS, found.moment, "ann", "too many")
+    done = await cancel_many(nonet.client, SWEEPS, found.moment, "too many")
     assert (done.number, done.is_complete) == (2, True)
     assert [(await nonet.status(id)).state for id in before] == ["cancelled"] * 2
     assert [(await nonet.status(id)).state for id in after] == ["queued", "delayed"]
@@ -58,7 +58,7 @@ async def test_later_durable_tasks_are_left_alone(nonet: Nonet) -> None:
     await store("old")
     found = await preview_cancel(nonet.client, selection)
     await store("new")
-    done = await cancel_existing(nonet.client, selection, found.moment, "ann")
+    done = await cancel_many(nonet.client, selection, found.moment)
     assert done.number == 1
     assert (await nonet.status("old")).state == "cancelled"
     assert (await nonet.status("new")).state == "delayed"
@@ -68,7 +68,7 @@ async def test_an_estimate_scales_what_it_examined(
     nonet: Nonet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long list is estimated from its first part: half of it matches, so half of all do."""
-    monkeypatch.setattr(cancelling, "_BUDGET", 20)
+    monkeypatch.setattr(operate_tasks, "_BUDGET", 20)
     tasks: list[BaseTask] = [(Other, Sweep)[number % 2](number) for number in range(600)]
     await nonet.submit_many(tasks)
     found = await preview_cancel(nonet.client, SWEEPS)
@@ -80,13 +80,13 @@ async def test_a_long_cancellation_is_continued(
     nonet: Nonet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call ends when its time is over; the next one with the same moment cancels the rest."""
-    monkeypatch.setattr(cancelling, "_SECONDS", 0.0)
+    monkeypatch.setattr(operate_tasks, "_SECONDS", 0.0)
     await nonet.submit_many([Sweep(number) for number in range(600)])
     found = await preview_cancel(nonet.client, SWEEPS)
-    first = await cancel_existing(nonet.client, SWEEPS, found.moment, "ann")
+    first = await cancel_many(nonet.client, SWEEPS, found.moment)
     assert not first.is_complete
     assert 0 < first.number < 600
-    monkeypatch.setattr(cancelling, "_SECONDS", 60.0)
-    rest = await cancel_existing(nonet.client, SWEEPS, found.moment, "ann")
+    monkeypatch.setattr(operate_tasks, "_SECONDS", 60.0)
+    rest = await cancel_many(nonet.client, SWEEPS, found.moment)
     assert rest.is_complete
     assert first.number + rest.number == 600

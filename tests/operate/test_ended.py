@@ -36,15 +36,14 @@ async def run_all(nonet: Nonet) -> None:
 
 
 async def again(nonet: Nonet, selection: EndedFilter, **options: Any) -> Resubmitted:
-    history, letters = nonet.stores.history, nonet.stores.dead_letters
-    return await resubmit_all(selection, nonet.client, history, letters, **options)
+    return await resubmit_all(nonet.client, selection, **options)
 
 
 async def test_all_failures_are_submitted_once(nonet: Nonet) -> None:
     """Failures and dead letters become new tasks; a second call submits none of them."""
     await nonet.submit_many([Plain(1), Plain(2), Letter(3)])
     await run_all(nonet)
-    found = await preview_resubmit(nonet.client, nonet.stores.history, EndedFilter(FAILED))
+    found = await preview_resubmit(nonet.client, EndedFilter(FAILED))
     assert (found.classes, found.is_exact) == ({"test:Plain": 2, "test:Letter": 1}, True)
     selection = EndedFilter(FAILED, until=found.moment)
     first = await again(nonet, selection)

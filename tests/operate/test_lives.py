@@ -8,8 +8,8 @@ import pytest
 from operate.conftest import run_worker
 
 from nonet import BaseTask, Nonet, NoRetry, Size
-from nonet.operate.history import resubmit_ended
-from nonet.operate.task_details import TaskReport, task_report
+from nonet.operate import history, tasks
+from nonet.operate.task_details import TaskReport
 
 
 class Succeeds(BaseTask):
@@ -41,7 +41,7 @@ async def run(nonet: Nonet, task: BaseTask, *, remembered: bool = False) -> None
 
 
 async def report(nonet: Nonet, id: str = "x") -> TaskReport:
-    return await task_report(id, nonet.client, nonet.stores, may_have_sql=True)
+    return await tasks.details(nonet.client, id)
 
 
 def said(found: TaskReport) -> tuple[Any, Any, bool]:
@@ -70,7 +70,7 @@ async def test_a_letter_belongs_to_one_life_of_an_id(nonet: Nonet) -> None:
     letters = await nonet.dead_letters()
     await letters.discard((await letters.list(limit=1))[0].id)
     assert said(await report(nonet)) == ("Buried", {"number": 2}, False)
-    again = await resubmit_ended("x", nonet.client, nonet.stores.history, nonet.stores.dead_letters)
+    again = await history.resubmit(nonet.client, "x")
     assert said(await report(nonet, again)) == ("Buried", {"number": 2}, False)
 
 

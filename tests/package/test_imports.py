@@ -70,7 +70,7 @@ def test_a_command_that_only_reads_needs_no_client(
     monkeypatch.setenv("NONET_REDIS_URL", f"unix://{tmp_path}/none.sock")
     words = ["task-run", *command.split()]
     code = f"import sys; sys.argv = {words!r}; from nonet.cli.entry import main; main()"
-    check(code, 520, (*SQL, *WEB, *RULES, *DAEMONS, *LOGS, *_READER), ends_with=3)
+    check(code, 525, (*SQL, *WEB, *RULES, *DAEMONS, *LOGS, *_READER), ends_with=3)
 
 
 def test_a_worker_brings_what_it_needs() -> None:

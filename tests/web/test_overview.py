@@ -76,7 +76,7 @@ async def test_a_stream_and_a_class_are_paused_on_their_pages(
     await page.click("text=Pause …")
     await page.click("#pause button.primary")
     assert [item.what for item in await controls.load()] == ["task:web_tasks:Report"]
-    await page.goto(f"{address}/classes?q=report")
+    await page.goto(f"{address}/classes?text=report")
     await expect(page.locator("#classes tbody")).to_contain_text("paused")
 
 

@@ -25,9 +25,7 @@ from nonet.config.web_settings import WebSettings
 from nonet.rules.letters import NewDeadLetter
 from nonet.stores.queue.leases import BeatReport, Leases
 from nonet.stores.sql import database as sql
-from nonet.web.api import routers as api_routers
-from nonet.web.app import create_app
-from nonet.web.pages import routers as page_routers
+from nonet.web.app import create_app, routers
 from nonet.web.shared import Shared
 
 QUEUED = 1_000_000
@@ -120,7 +118,7 @@ def reading_paths() -> list[str]:
     """The paths of all routes that read, with parameters that name something."""
     paths = [
         re.sub(r":\w+}", "}", route.path).format_map(PARAMETERS)
-        for router in (*page_routers(), *api_routers())
+        for router in routers()
         for route in router.routes
         if isinstance(route, APIRoute) and "GET" in route.methods
     ]

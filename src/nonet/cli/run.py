@@ -35,14 +35,14 @@ class Command(NamedTuple):
 _COMMANDS = """
 call       act    call.call         Run one task here, without the broker, and print its result.
 submit     act    submit.submit     Submit one task, or many from stdin, and print the ids.
-classes    look   tasks.classes     List the task classes that are registered here.
+classes    look   classes.list_classes   List the task classes that are registered here.
 list       look   tasks.list_       List live tasks; 'task-run history' has those that ended.
 history    look   history.list_history List the tasks that ended last, or show how one ended.
 status     look   tasks.status      Show one task, live or ended.
-result     look   ended.result      Print the result of a task, or its error with the traceback.
-explain    look   locks.explain     Explain why a task does not run, or where it runs.
+result     look   tasks.result      Print the result of a task, or its error with the traceback.
+explain    look   tasks.explain     Explain why a task does not run, or where it runs.
 overview   look   overview.show_overview Show what is wrong now, and the command that mends it.
-resubmit   act    ended.resubmit    Submit a failed task again as a new task, and print its id.
+resubmit   act    history.resubmit  Submit a failed task again as a new task, and print its id.
 cancel     act    cancel.cancel     Cancel tasks for good: queued, delayed, waiting or running.
 queues     look   queues.list_queues Show the nine streams, and the tasks outside them.
 figures    look   figures.list_figures Show how many tasks of each class end and fail, and how fast.

@@ -52,6 +52,19 @@ def audited(permission: Action, says: str) -> Callable[[Callable[P, Awaitable[R]
 
 
 @dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A task or workflow after its cancellation.
+
+    Attributes:
+        state: ``cancelled``; or ``cancelling`` (a workflow: ``running``) while workers end what
+            runs, within seconds.
+    """
+
+    id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """What became of named tasks.
 

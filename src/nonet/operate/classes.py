@@ -1,83 +1,197 @@
-"""The options of a task class: what is declared, and what the configuration makes of it."""
+"""Task classes: which are registered here, and how busy each one is."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
 
-from nonet.base.errors import ConfigurationError
-from nonet.config.overrides import CLASS, NONE, SIZE, Effective, Overrides
-from nonet.stores.namespace.publication import Publication
-from nonet.tasks.registry import TaskClass
+from pydantic import Field
 
-if TYPE_CHECKING:  # the models take 30 ms to import
-    from nonet.config.models import Config
+from nonet.base.errors import NotFoundError
+from nonet.operate.lists import ListQuery, Page, Remember, Text, always, cut
+from nonet.operate.queues import active_of
+from nonet.rules.figures import ClassFigures, Figures, SlotFigures
+from nonet.rules.pauses import Pause, of_task, task as pause_of
 
-_NAMES = (
-    *("priority", "size", "retry_policy", "soft_timeout", "hard_timeout", "dlq_eligible"),
-    *("isolation", "memory_limit", "cpu_limit"),
-)
+if TYPE_CHECKING:
+    from nonet.stores.stores import Stores
+    from nonet.tasks.registry import Registry
+
+_HOUR = timedelta(hours=1)
+# A read of the figures takes a command for each minute.
+_FIGURES_SECONDS, _SECONDS = 30.0, 2.0
+_SERIES_MINUTES = 15
+# Names of figures that are no classes.
+_NO_CLASSES = ("unknown", "others")
+Order = Literal["name", "ended", "failed", "active"]
 
 
-def values(config: Config, task_class: TaskClass, vo: str) -> list[dict[str, Any]]:
-    """Return name, value and origin of each attribute of a class that can be overridden.
+class ClassQuery(ListQuery):
+    """Which classes are listed."""
 
-    Raises:
-        ConfigurationError: the retry policy cannot be built in this process.
+    text: Text = Field(default="", description="Only classes with this in their full name.")
+
+
+class ActivityQuery(ClassQuery):
+    """Which classes are listed, and in which order."""
+
+    order: Order = Field(default="name", description="What comes first.")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassView:
+    """A task class as it is declared.
+
+    Attributes:
+        name: full name, ``category:Class``.
+        priority: of its tasks.
+        size: of its tasks.
+        retry_policy: when a failed attempt is repeated.
+        dlq_eligible: whether failures become dead letters.
+        periodic: whether it has a schedule.
+        place: where it is defined.
+        package: the distribution or module that provides it.
     """
-    return _values(Overrides.of(config), task_class, vo)
+
+    name: str
+    priority: str
+    size: str
+    retry_policy: str
+    dlq_eligible: bool
+    periodic: bool
+    place: str
+    package: str
+
+    @property
+    def policy(self) -> str:
+        """The retry policy without its arguments."""
+        return self.retry_policy.partition("(")[0]
 
 
-async def published_overrides(publication: Publication) -> Overrides:
-    """Return the overrides of the published configuration.
+@dataclass(frozen=True, slots=True)
+class ClassActivity:
+    """A task class and its last hour.
 
-    Raises:
-        ConfigurationError: this process cannot read it.
-        ServerUnreachableError: Redis does not answer.
+    Attributes:
+        name: full name, ``category:Class``; or ``unknown`` and ``others``, see `ClassFigures`.
+        is_known: whether this process has loaded it.
+        active: its tasks that have not ended, by stream.
+        pause: what keeps its tasks from starting; None: nothing does.
+        is_paused: whether the class itself is paused, rather than all tasks.
+        ended_per_minute: its tasks that workers ended.
+        total: the figures of the last hour.
+        series: its minutes, the oldest first.
     """
-    from nonet.config.models import Config
 
-    found = await publication.read()
-    if found is None or not found.document:
-        return NONE
-    return Overrides.of(Config.from_document(found.document))
+    name: str
+    is_known: bool
+    active: Mapping[str, int]
+    pause: Pause | None
+    is_paused: bool
+    ended_per_minute: float
+    total: Figures
+    series: Sequence[SlotFigures]
+
+    @property
+    def failed_share(self) -> float | None:
+        """The part of the ended tasks that failed for good; None: none ended."""
+        return self.total.failed / self.total.ended if self.total.ended else None
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it is a class rather than a sum of others."""
+        return self.name not in _NO_CLASSES
+
+    @property
+    def last_minutes(self) -> Sequence[SlotFigures]:
+        """The last minutes with ended tasks, the newest first."""
+        return self.series[-_SERIES_MINUTES:][::-1]
 
 
-def options(overrides: Overrides, task_class: TaskClass) -> list[dict[str, Any]]:
-    """Return the options of a class with name, value, declared value and origin.
+async def find(registry: Registry, query: ClassQuery) -> Page[ClassView]:
+    """Return the classes that this process has loaded, by name."""
+    from nonet.tasks.task import PeriodicBaseTask
 
-    ``from`` is the path in the configuration, or empty if the declared value is in force.
-
-    Raises:
-        ConfigurationError: the retry policy cannot be built in this process.
-    """
-    declared = {item["name"]: item["value"] for item in _values(NONE, task_class, "")}
-    return [
-        {
-            **item,
-            "declared": declared[item["name"]],
-            "from": "" if item["from"] in (CLASS, SIZE) else item["from"],
-        }
-        for item in _values(overrides, task_class, "")
+    found = [
+        ClassView(
+            name=item.name,
+            priority=item.cls.priority,
+            size=item.cls.size,
+            retry_policy=repr(item.cls.retry_policy),
+            dlq_eligible=item.cls.dlq_eligible,
+            periodic=issubclass(item.cls, PeriodicBaseTask),
+            place=item.place,
+            package=item.package,
+        )
+        for item in registry
+        if query.text.casefold() in item.name.casefold()
     ]
+    return cut(found, query)
 
 
-def _values(overrides: Overrides, task_class: TaskClass, vo: str) -> list[dict[str, Any]]:
-    try:
-        found = overrides.effective(task_class, vo)
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            f"{error}: this process does not load the module that defines it, see --tasks"
-        ) from None
-    return [
-        {"name": name, "value": _value(found, name), "from": found.origins[name]} for name in _NAMES
-    ]
+async def activity(
+    stores: Stores, registry: Registry, query: ActivityQuery, remember: Remember = always
+) -> Page[ClassActivity]:
+    """Return the classes that are loaded here, or have live tasks or figures."""
+    found = await _active(stores, registry, remember)
+    found = [item for item in found if query.text.casefold() in item.name.casefold()]
+    keys = {
+        "name": lambda item: 0,
+        "ended": lambda item: -item.total.ended,
+        "failed": lambda item: -item.total.failed,
+        "active": lambda item: -sum(item.active.values()),
+    }
+    return cut(sorted(found, key=keys[query.order]), query)
 
 
-def _value(found: Effective, name: str) -> Any:
-    from pydantic import BaseModel
+async def get(
+    stores: Stores, registry: Registry, name: str, remember: Remember = always
+) -> ClassActivity:
+    """Return how busy a class is.
 
-    value = getattr(found, name)
-    if name != "retry_policy":
-        return value
-    args = value.model_dump(mode="json") if isinstance(value, BaseModel) else {}
-    return {"class": type(value).__name__, "args": args}
+    Args:
+        name: its full name, or its bare name if it is loaded and unique.
+
+    Raises:
+        NotFoundError: it is not loaded here, and no task of it is live or ended in the last hour.
+    """
+    full = [item.name for item in registry if item.name.rpartition(":")[2] == name]
+    name = full[0] if len(full) == 1 else name
+    for item in await _active(stores, registry, remember):
+        if item.name == name:
+            return item
+    raise NotFoundError(
+        f"{name}: this server has not loaded the class, and no task of it is live or ended in "
+        "the last hour: start task-web with --tasks MODULE"
+    )
+
+
+async def _active(stores: Stores, registry: Registry, remember: Remember) -> list[ClassActivity]:
+    async def read() -> list[ClassFigures]:
+        return await stores.history.figures(since=_HOUR)
+
+    figures = {item.name: item for item in await remember(("classes",), _FIGURES_SECONDS, read)}
+    pauses = await remember(("pauses",), _SECONDS, stores.controls.load)
+    measured = await remember(("queues",), _SECONDS, stores.measures.figures)
+    active: dict[str, Counter[str]] = {}
+    for (name, stream), number in active_of(measured).items():
+        active.setdefault(name, Counter())[stream] = number
+    known = {item.name for item in registry}
+
+    def one(name: str) -> ClassActivity:
+        found = figures.get(name)
+        return ClassActivity(
+            name,
+            name in known,
+            dict(active.get(name, {})),
+            of_task(pauses, "", name),
+            name not in _NO_CLASSES and any(item.what == pause_of(name) for item in pauses),
+            found.ended_per_minute if found else 0.0,
+            found.total if found else Figures(),
+            found.series if found else (),
+        )
+
+    return [one(name) for name in sorted(known | figures.keys() | active.keys())]

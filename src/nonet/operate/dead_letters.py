@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import Field
 
+from nonet.base.actor import who
 from nonet.base.durations import moment
-from nonet.base.errors import MalformedMessageError, NotFoundError
+from nonet.base.errors import MalformedMessageError, NonetError, NotFoundError
 from nonet.messages.documents import are_encrypted
 from nonet.messages.encryption import Cipher
 from nonet.messages.message import decode
@@ -303,13 +304,13 @@ async def reveal(
 
 
 @audited(Action.RESUBMIT, "dead letter {row}")
-async def resubmit(
-    store: DeadLetters, client: Client, log: Log, row: int, *, again: bool = False
-) -> Handle[Any]:
+async def resubmit(client: Client, row: int, *, again: bool = False) -> Handle[Any]:
     """Submit a letter again as a new task, once; see `nonet.operate.resubmission.resubmit`."""
-    handle = await resubmit_one(row, client, store, again=again)
+    stores = client.stores
+    handle = await resubmit_one(row, client, await stores.dead_letters(), again=again)
     if handle.created:
-        await log("dlq-resubmit", _rows(1, row))
+        with suppress(NonetError):  # the audit has it
+            await stores.events.log("dlq-resubmit", who(), _rows(1, row))
     return handle
 
 

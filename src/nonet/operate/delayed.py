@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from nonet.base.actor import who
 from nonet.base.errors import NotFoundError
 from nonet.operate import tasks
 from nonet.operate.audited import Changed, audited
-from nonet.operate.lists import ListQuery, Searched
+from nonet.operate.lists import ListQuery, Searched, Text
 from nonet.rules.permissions import Action
 from nonet.tasks.handles import TaskStatus
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 class DelayedQuery(ListQuery):
     """Which delayed tasks are listed."""
 
-    task: str = tasks.text("Only this class: its full name `category:Class`, or its bare name.")
+    task: Text = Field(
+        default="", description="Only this class: its full name `category:Class`, or its bare name."
+    )
 
 
 async def find(stores: Stores, query: DelayedQuery) -> Searched[TaskStatus]:

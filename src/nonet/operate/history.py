@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import Field
 
+from nonet.base.actor import who
 from nonet.base.errors import (
     ConflictError,
     InvalidArgumentsError,
@@ -23,15 +24,16 @@ from nonet.base.errors import (
 from nonet.messages.formats import format_problem
 from nonet.messages.message import Envelope
 from nonet.messages.repetition import REPEATS_END, Known, Repeat, repeat_of_end
+from nonet.operate.audited import audited
 from nonet.operate.lists import Searched, opened, searched
 from nonet.operate.tasks import AnyTaskQuery
 from nonet.rules.findings import remedies
+from nonet.rules.permissions import Action
 from nonet.stores.namespace.history import FAILED, EndedFilter, History, Kept
 from nonet.tasks.handles import EndedTask, Handle
 
 if TYPE_CHECKING:
     from nonet.client.client import Client
-    from nonet.stores.sql.dead_letters import DeadLetters
     from nonet.stores.stores import Stores
 
 EndState = Literal["done", "dead", "cancelled", "expired"]
@@ -59,6 +61,11 @@ class EndedQuery(AnyTaskQuery):
         """
         query = self.asked(until=until)
         return await query.ended(stores.broker, stores.results, tuple(states) or self.state)
+
+    async def failures(self, stores: Stores, until: datetime | None = None) -> EndedFilter:
+        """Return the filter for the failures among them, which can be submitted again."""
+        failed = tuple(state for state in self.state if state in FAILED)
+        return await self.filter(stores, failed or tuple(FAILED), until)
 
 
 async def find(stores: Stores, query: EndedQuery) -> Searched[EndedTask]:
@@ -88,16 +95,9 @@ async def get(stores: Stores, id: str) -> EndedTask:
     return kept.task
 
 
-async def resubmit_ended(
-    id: str, client: Client, history: History, letters: Callable[[], Awaitable[DeadLetters]]
-) -> Handle[Any]:
-    """Submit a failed task again as a new task. Its id is derived from the failed one.
-
-    So a second call, also at the same time, submits nothing.
-
-    Args:
-        id: id of the failed task.
-        letters: opens the dead letters, if the class may have some.
+@audited(Action.RESUBMIT, "task {id}: submit again")
+async def resubmit(client: Client, id: str) -> Handle[Any]:
+    """Submit a failed task again as a new task, once: its id is derived from the failed one.
 
     Raises:
         NotFoundError: the history does not have the task.
@@ -106,7 +106,8 @@ async def resubmit_ended(
         UnknownTaskError: its class is not registered.
         InvalidArgumentsError: its class rejects the arguments.
     """
-    kept = await history.find(id)
+    stores = client.stores
+    kept = await stores.history.find(id)
     if kept is None:
         raise NotFoundError(
             f"task {id} is not in the history of ended tasks: 'task-run history' lists them"
@@ -116,9 +117,11 @@ async def resubmit_ended(
             f"task {id} is {kept.task.state}: only failed tasks are submitted again"
         )
     await client.live_config.refresh()
-    if row := await _row_of(kept, client, letters):
+    if row := await _row_of(kept, client):
         raise ConflictError(f"task {id} is a dead letter: 'task-run dlq resubmit {row}' submits it")
-    return await _submit(kept, client, history, history.find)
+    handle = await _submit(kept, client, stores.history.find)
+    await stores.events.log("tasks-resubmitted", who(), f"task {id} as {handle}")
+    return handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +144,7 @@ class FailurePreview:
         return sum(self.classes.values())
 
 
-async def preview_resubmit(
-    client: Client, history: History, selection: EndedFilter
-) -> FailurePreview:
+async def preview_resubmit(client: Client, selection: EndedFilter) -> FailurePreview:
     """Count the failures that match.
 
     Args:
@@ -154,7 +155,7 @@ async def preview_resubmit(
     """
     moment = await client.stores.broker.logical_now()
     classes, end, is_exact = Counter[str](), time.monotonic() + _PREVIEW_SECONDS, True
-    async with aclosing(history.kept(selection)) as walk:
+    async with aclosing(client.stores.history.kept(selection)) as walk:
         async for _, _, kept in walk:
             if kept is not None:
                 classes[kept.task.name] += 1
@@ -180,11 +181,11 @@ class Resubmitted:
     cursor: str
 
 
+@audited(Action.RESUBMIT, "all failures: {words}")
 async def resubmit_all(
-    selection: EndedFilter,
     client: Client,
-    history: History,
-    letters: Callable[[], Awaitable[DeadLetters]],
+    selection: EndedFilter,
+    words: str = "",
     *,
     cursor: str = "",
     seconds: float = 20.0,
@@ -193,6 +194,7 @@ async def resubmit_all(
 
     Args:
         selection: its states are failures; its ``until`` is `FailurePreview.moment`.
+        words: which failures, for the event stream.
         cursor: `Resubmitted.cursor` of the call before.
         seconds: end after this time.
 
@@ -201,31 +203,36 @@ async def resubmit_all(
             that was is refused when it is tried again.
         AdmissionRejected: a ceiling is reached.
     """
-    from nonet.operate.resubmission import resubmit
+    from nonet.operate import resubmission
 
+    history, letters = client.stores.history, client.stores.dead_letters
     await client.live_config.refresh()
     repeats = await _ended_repeats(history)
 
     async def find(id: str) -> Kept | None:
         return repeats.get(id)
 
-    end, number, refused, problems = time.monotonic() + seconds, 0, 0, list[str]()
+    end, next = time.monotonic() + seconds, ""
+    number, refused, problems = 0, 0, list[str]()
     async with aclosing(history.kept(selection, cursor=cursor)) as walk:
         async for _, position, kept in walk:
             if kept is None:
                 continue
             try:
-                if row := await _row_of(kept, client, letters):
-                    await resubmit(row, client, await letters())
+                if row := await _row_of(kept, client):
+                    await resubmission.resubmit(row, client, await letters())
                 else:
-                    await _submit(kept, client, history, find)
+                    await _submit(kept, client, find)
                 number += 1
             except (ConflictError, UnknownTaskError, InvalidArgumentsError) as error:
                 refused += 1
                 problems += [str(error)] if len(problems) < _PROBLEMS else []
             if time.monotonic() > end:
-                return Resubmitted(number, refused, problems, json.dumps(position))
-    return Resubmitted(number, refused, problems, "")
+                next = json.dumps(position)
+                break
+    if number:
+        await client.stores.events.log("tasks-resubmitted", who(), f"{number} tasks: {words}")
+    return Resubmitted(number, refused, problems, next)
 
 
 async def _ended_repeats(history: History) -> dict[str, Kept]:
@@ -235,9 +242,9 @@ async def _ended_repeats(history: History) -> dict[str, Kept]:
     return {kept.task.id: kept for kept in found}
 
 
-async def _submit(kept: Kept, client: Client, history: History, find: _Find) -> Handle[Any]:
+async def _submit(kept: Kept, client: Client, find: _Find) -> Handle[Any]:
     id = kept.task.id
-    repeat = repeat_of_end(history.namespace, id, kept.life)
+    repeat = repeat_of_end(client.stores.history.namespace, id, kept.life)
     envelope = _readable(kept, client)
     await _check_repeat(id, repeat, client, find)
     submission = client.envelopes.prepare_again(
@@ -252,9 +259,7 @@ async def _submit(kept: Kept, client: Client, history: History, find: _Find) -> 
     return handle
 
 
-async def _row_of(
-    kept: Kept, client: Client, letters: Callable[[], Awaitable[DeadLetters]]
-) -> int | None:
+async def _row_of(kept: Kept, client: Client) -> int | None:
     """Return the row of the dead letter of a task, if it is one."""
     task_class = client.registry.find(kept.task.name)
     overrides = client.live_config.overrides
@@ -262,7 +267,8 @@ async def _row_of(
         overrides.effective(task_class, vo).dlq_eligible for vo in overrides.vos
     ):
         return None
-    rows = await (await letters()).list(limit=1, task_id=kept.task.id)
+    letters = await client.stores.dead_letters()
+    rows = await letters.list(limit=1, task_id=kept.task.id)
     is_its = bool(rows) and kept.has_letter(rows[0].task_class, rows[0].generation)
     return rows[0].id if is_its else None
 

@@ -32,8 +32,8 @@ def _is_moment(text: str) -> str:
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 """A text that Redis, SQL and terminals can hold. Pydantic itself refuses lone surrogates."""
 
-Text = Annotated[str, StringConstraints(max_length=255, pattern=PRINTABLE)]
-"""A filter by a text; empty: any."""
+Text = Annotated[str, StringConstraints(max_length=1000, pattern=PRINTABLE)]
+"""A short text; as a filter, empty: any."""
 Age = Annotated[str, StringConstraints(max_length=40), AfterValidator(_is_moment)]
 """A filter by a time: ``30d`` ago, or an instant. It stays a text, so that queries are equal."""
 

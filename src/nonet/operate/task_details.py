@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nonet.base.errors import MalformedMessageError, NonetError, NotFoundError
 from nonet.client.client import Client
 from nonet.messages.documents import are_encrypted
 from nonet.messages.formats import FORMAT, format_problem
 from nonet.messages.message import Envelope, ResultDocument, decode
-from nonet.messages.repetition import repeat_of_live
 from nonet.operate.resubmission import why_closed
 from nonet.rules.findings.timeline import Timeline, timeline
 from nonet.stores.namespace.history import FAILED, Kept
@@ -21,7 +20,7 @@ from nonet.stores.queue.places import LIVE_STATES
 from nonet.stores.queue.results import error_line
 from nonet.stores.queue.workers import worker_names
 from nonet.stores.stores import Stores
-from nonet.tasks.handles import EndedTask, Handle, TaskStatus
+from nonet.tasks.handles import EndedTask, TaskStatus
 from nonet.tasks.locks import added_limiters
 from nonet.tasks.registry import Registry
 
@@ -93,24 +92,21 @@ class TaskReport:
         return ""
 
 
-async def task_report(id: str, client: Client, stores: Stores, *, may_have_sql: bool) -> TaskReport:
+async def read(client: Client, id: str) -> TaskReport:
     """Read everything that is known of a task.
-
-    Args:
-        may_have_sql: whether a database may have dead letters.
 
     Raises:
         NotFoundError: nothing is known of it.
         ServerUnreachableError: Redis does not answer.
     """
-    broker = stores.broker
+    stores = client.stores
     # The status comes first: a task that ends in between is live with a result, and not done
     # without one.
     status, kept = await _status(id, client, stores)
-    details = await read_details(broker.scripts, id, stores.cipher)
+    details = await read_details(stores.broker.scripts, id, stores.cipher)
     is_live = status is not None and status.state in LIVE_STATES
     letter = None
-    if may_have_sql and (status is None or status.state == "dead"):
+    if client.settings.may_have_sql() and (status is None or status.state == "dead"):
         letter = await _letter(id, stores)
     if letter is not None and status is not None and not _is_of(letter, status, kept):
         letter = None  # it belongs to an earlier task with the same id
@@ -147,27 +143,6 @@ def _owner(status: TaskStatus, details: TaskDetails, kept: Kept | None) -> str:
         return ""
     owner = kept.task.worker if kept else details.record.get("owner", "")
     return owner if owner != status.worker else ""  # a forgotten worker has no name
-
-
-async def submit_copy(
-    id: str, request: str, envelope: Envelope, client: Client, namespace: str
-) -> Handle[Any]:
-    """Submit a task that has not ended once more, with the same arguments and labels.
-
-    Args:
-        request: identifies the request: a second call with it submits nothing.
-
-    Raises:
-        UnknownTaskError: its class is not registered.
-        InvalidArgumentsError: its class rejects the arguments.
-    """
-    await client.live_config.refresh()
-    repeat = repeat_of_live(namespace, id, request)
-    submission = client.envelopes.prepare_again(
-        envelope.name, envelope.args, repeat, labels=envelope.labels, callback_of=envelope.group
-    )
-    durable = client.registry.get(envelope.name).cls.durable
-    return await client.send(submission, durable=durable)
 
 
 async def _status(id: str, client: Client, stores: Stores) -> tuple[TaskStatus | None, Kept | None]:
@@ -309,15 +284,3 @@ def _use(status: TaskStatus, lock: LockStatus) -> LockUse:
         return LockUse(lock.lock, "holds", None, None, lock)
     role = "waits" if status.state == "waiting" and lock.waiting > len(waiters) else "needs"
     return LockUse(lock.lock, role, None, None, lock)
-
-
-def arguments_of(report: TaskReport, registry: Registry) -> tuple[Mapping[str, Any] | None, bool]:
-    """Return the arguments of a task with secrets masked, and whether any is masked."""
-    from nonet.tasks.secrecy import masked_arguments  # it imports pydantic
-
-    if report.envelope is None:
-        return None, False
-    task_class = registry.find(report.envelope.name)
-    args = report.envelope.args
-    shown = masked_arguments(args, task_class.cls if task_class else None)
-    return shown, shown != args

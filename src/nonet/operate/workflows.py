@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import Field
 
 from nonet.base.errors import NotFoundError
-from nonet.operate.audited import audited
-from nonet.operate.cancelling import Cancelled
+from nonet.operate.audited import Cancelled, audited
 from nonet.operate.lists import ListQuery, Page, Remember, always, cut, opened, sealed, view_of
 from nonet.rules.findings import remedies
 from nonet.rules.findings.explanation import Explanation

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
+from nonet.rules.permissions import Principal
 from nonet.rules.workflows import names_steps
 
 HIDDEN = "(hidden: it needs the role operator)"
@@ -22,6 +23,11 @@ _TOLD = ("cancelled", "expired")
 # Kinds of events whose text quotes an error; and those that quote a search, for labels or errors.
 _QUOTING = ("config-refused", "overflow-hook", "startup-hook")
 _SEARCHED = ("tasks-cancelled", "tasks-resubmitted")
+
+
+def seen(view: _View, who: Principal) -> _View:
+    """Return a view as `who` may see it."""
+    return view if who.sees_texts else for_viewer(view)
 
 
 def for_viewer(view: _View) -> _View:

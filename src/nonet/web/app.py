@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from nonet.app import Nonet
 from nonet.config.web_settings import WebSettings
-from nonet.web import error_responses as failures
+from nonet.web import error_responses as failures, openapi
+from nonet.web.access import login_pages
 from nonet.web.access.access import Access
 from nonet.web.access.guard import Below, Guard
 from nonet.web.access.login import Login
-from nonet.web.api import routers as api_routers
 from nonet.web.measured import Measured, Requests
 from nonet.web.namespaces import Namespaces
-from nonet.web.pages import routers as page_routers
+from nonet.web.resources import resources
 from nonet.web.site import Site
 
 _STATIC = Path(__file__).parent / "static"
@@ -53,11 +53,20 @@ def create_app(
     app.add_middleware(Below, base=base)  # the last one is the outermost
     failures.install(app)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
-    # Pages first: some have the name of a function of the API, and `url` finds the first route.
     # `include_router` would make each route again on the first request of each application.
-    for router in (*page_routers(), *api_routers()):
+    for router in routers():
         app.router.routes.extend(router.routes)
     return app
+
+
+def routers() -> list[APIRouter]:
+    """Return the routers of all pages, then those of the API.
+
+    Pages come first: some have the name of a function of the API, and `url` finds the first route.
+    """
+    nouns = list(resources())
+    pages, api = [noun.pages for noun in nouns], [noun.api for noun in nouns]
+    return [*pages, login_pages.router, *api, openapi.router]
 
 
 def create_sites(

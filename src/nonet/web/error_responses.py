@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from nonet.base.errors import (
@@ -18,7 +20,7 @@ from nonet.base.errors import (
     listed,
 )
 from nonet.web import statuses
-from nonet.web.api.problems import problem
+from nonet.web.rendering import render
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +58,31 @@ async def answer(request: Request, error: Exception) -> Response:
     detail = _detail(error) if status != 500 else "an error of this server: see its log"
     if request.url.path.removeprefix(request.scope.get("root_path", "")).startswith("/api/"):
         return problem(status, detail, headers=headers, **_numbers(error))
-    from nonet.web.pages.rendering import render  # it imports the site, which imports this
 
     page = render(request, "error.html", status, detail=detail)
     page.headers.update(headers)
     return page
+
+
+def problem(
+    status: int, detail: str, *, headers: Mapping[str, str] | None = None, **fields: Any
+) -> JSONResponse:
+    """Return an error as ``application/problem+json`` (RFC 9457).
+
+    Args:
+        status: of HTTP.
+        detail: what is wrong, and the next step.
+        fields: further members of the object.
+    """
+    content = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        # A text of the caller may have lone surrogates, which no answer can contain.
+        "detail": detail.encode(errors="backslashreplace").decode(),
+        **fields,
+    }
+    return JSONResponse(content, status, dict(headers or {}), media_type="application/problem+json")
 
 
 def _detail(error: Exception) -> str:

@@ -13,9 +13,12 @@ from fastapi import Depends, HTTPException, Request
 
 from nonet.app import Nonet
 from nonet.base.actor import acting_as
+from nonet.client.reading import explain_by_facts
 from nonet.config.web_settings import WebSettings
 from nonet.operate.audited import Audited, P, R
+from nonet.rules.findings.explanation import Explanation, Facts, explain
 from nonet.rules.permissions import READING, Action, Principal
+from nonet.rules.viewing import for_viewer
 from nonet.telemetry.masking import without_secrets
 from nonet.web.access.access import Access
 from nonet.web.auditing import Auditor
@@ -95,6 +98,20 @@ class Site:
         """Call a function that reads, at most once in two seconds for all viewers."""
         key = (source, *args, *options.items())
         return await self.shared.read(key, 2.0, partial(source, *args, **options))
+
+    async def explain(self, id: str, who: Principal) -> tuple[Explanation, Facts | None]:
+        """Explain where a task is; None instead of facts: SQL alone knows it.
+
+        The explanation of a viewer is made of facts without texts of errors.
+
+        Raises:
+            NotFoundError: it is unknown.
+        """
+        found, facts = await self.read(explain_by_facts, self.nonet.client, id)
+        if facts is None or who.sees_texts:
+            return found, facts
+        facts = for_viewer(facts)
+        return explain(facts), facts
 
     async def perform(
         self, who: Principal, action: Audited[P, R], *args: P.args, **options: P.kwargs
@@ -182,17 +199,18 @@ def ensure(site: Site, who: Principal, action: Action) -> None:
         raise HTTPException(403, f"{who.name} may not {action}: ask an admin for a role that may")
 
 
+def ensure_searchable(who: Principal, *texts: object) -> None:
+    """Raise 403 if `who` searches for labels or errors that it may not see: matches reveal them."""
+    if any(texts) and not who.sees_texts:
+        raise HTTPException(403, f"{who.name} may not search labels and errors: an operator may")
+
+
 # The parameter `who` of a route, which says what its caller may do.
 Knower: TypeAlias = Annotated[Principal, may(Action.STATUS)]
 ResultReader: TypeAlias = Annotated[Principal, may(Action.RESULT)]
 Viewer: TypeAlias = Annotated[Principal, may(Action.READ)]
 Submitter: TypeAlias = Annotated[Principal, may(Action.SUBMIT)]
-Canceller: TypeAlias = Annotated[Principal, may(Action.CANCEL)]
 Resubmitter: TypeAlias = Annotated[Principal, may(Action.RESUBMIT)]
 Pauser: TypeAlias = Annotated[Principal, may(Action.PAUSE)]
-Scheduler: TypeAlias = Annotated[Principal, may(Action.SCHEDULE)]
 Discarder: TypeAlias = Annotated[Principal, may(Action.DISCARD)]
-Limiter: TypeAlias = Annotated[Principal, may(Action.LIMIT)]
-Releaser: TypeAlias = Annotated[Principal, may(Action.RELEASE)]
-Revealer: TypeAlias = Annotated[Principal, may(Action.REVEAL)]
 AuditReader: TypeAlias = Annotated[Principal, may(Action.AUDIT)]

@@ -20,9 +20,7 @@ from nonet.base.errors import NonetError
 from nonet.config.web_settings import WebSettings
 from nonet.rules.permissions import ACTIONS, READING, Action, Role
 from nonet.web.access.guard import PUBLIC
-from nonet.web.api import routers as api_routers
-from nonet.web.app import create_app
-from nonet.web.pages import routers as page_routers
+from nonet.web.app import create_app, routers
 from nonet.web.site import get_principal
 
 # These need a login, but no permission: they are about the caller's own sessions.
@@ -32,7 +30,7 @@ _CHANGES = ("POST", "PUT", "PATCH", "DELETE")
 
 def routes() -> Iterator[tuple[str, APIRoute]]:
     """Each method of each route."""
-    for router in (*page_routers(), *api_routers()):
+    for router in routers():
         for route in router.routes:
             assert isinstance(route, APIRoute)
             for method in sorted(route.methods):

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nonet.base.amounts import format_bytes
-from nonet.base.errors import ConfigurationError, NotFoundError, UnknownTaskError, suggestion
+from nonet.base.errors import ConfigurationError
 from nonet.cli.completion import classes
 from nonet.cli.options import Json
-from nonet.cli.output import echo, print_fields, print_json, print_table, print_text
+from nonet.cli.output import echo, print_json, print_table, print_text, print_view
 from nonet.cli.process import print_error, warn
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
+from nonet.operate.lists import Page
 
 if TYPE_CHECKING:
-    from nonet.cli.commands.config_view import LimitInForce
     from nonet.config.models import Config
     from nonet.config.settings import Settings
     from nonet.scheduler.configuration.configuration_loop import Checked
@@ -107,30 +108,34 @@ async def show(
     \b
     task-run config show --task RemoveFile --vo lhcb nonet.yaml
     """
-    from nonet.cli.commands import config_view
-    from nonet.operate.classes import values
+    from nonet.operate import configuration  # it imports the models of the configuration
 
     installation = _Installation(target)
-    try:
-        task_class = installation.registry.get(task)
-    except UnknownTaskError as error:
-        raise NotFoundError(str(error)) from None
-    config, in_force = (
-        await installation.read_with_limits(file) if file else await _published(target)
-    )
-    chosen, vos = vo or "", installation.vos(config)
-    if vo is not None and vo not in vos:
-        raise NotFoundError(f"VO {vo!r} is not configured.{suggestion(vo, vos)}")
-    found = {
-        "task": task_class.name,
-        "vo": vo,
-        "source": config.source,
-        "values": values(config, task_class, chosen),
-        "entries": config_view.periodic(config, task_class, vos, chosen, show_args=show_args),
-        "dropped": config_view.dropped(config, task_class, vos, chosen),
-        "limits": config_view.limits(config, in_force, task_class, installation.registry, chosen),
-    }
-    _print_view(found, as_json)
+    registry, vos = installation.registry, installation.vos
+    task_class = configuration.known_class(registry, task)
+    if file:
+        checked, _ = await installation.read(file)
+        limits = [(address, limit, "") for address, limit in checked.limits.items()]
+        found = configuration.of_class(
+            checked.config, limits, registry, vos, task_class, vo, show_args=show_args
+        )
+    else:
+        async with target.stores() as stores:
+            found = await configuration.get(stores, registry, vos, task, vo, show_args=show_args)
+    if not found.source:
+        echo(_NOTHING_PUBLISHED, err=True)
+    if as_json:
+        print_json(found)
+        return
+    print_view(found, False, "task vo source")
+    print_text("")
+    values = [(item.name, _in_words(item.name, item.value), item.origin) for item in found.values]
+    print_table(("name", "value", "from"), values)
+    for item in found.dropped:
+        of_vo = f" for VO {item.vo}" if item.vo else ""
+        print_text(f"\nno entries{of_vo}: dropped by {item.by}")
+    _print_part("entries", found.entries, _ENTRY + (" args" if show_args else ""))
+    _print_part("limits", found.limits, _LIMIT)
 
 
 @app.command()
@@ -157,21 +162,27 @@ async def status(target: Target, as_json: Json = False) -> int:
     \b
     task-run config status
     """
-    from nonet.cli.commands import config_view
+    from nonet.operate import configuration  # it imports the models of the configuration
 
-    async with target.observer() as nonet:
-        published = await nonet.stores.publication.read()
-        leader = await nonet.leader()
-        workers = await nonet.stores.results.workers()
-        now = await nonet.broker.now()
-    found = config_view.status(published, leader, workers, now)
+    async with target.stores() as stores:
+        found = await configuration.status(stores)
     if as_json:
         print_json(found)
-    else:
-        _print_status(found)
-    return ExitCode.OK if found["good"] else ExitCode.FAILED
+        return ExitCode.OK if found.good else ExitCode.FAILED
+    if not found.version:
+        echo(_NOTHING_PUBLISHED, err=True)
+    print_view(found, False, _STATUS)
+    if not found.leader:
+        print_error("no scheduler leads, so changes are not noticed: start a task-scheduler")
+    for line in found.config_problem.splitlines():
+        print_error(line)
+    _print_part("workers", found.workers, "worker size config behind problem=config_problem")
+    return ExitCode.OK if found.good else ExitCode.FAILED
 
 
+_STATUS = "version source revision since by leader problem_since"
+_ENTRY = "name vo schedule enabled overlap catch_up catch_up_limit jitter misfire_grace from=origin"
+_LIMIT = "object_type key action vo limiter limit=in_words window_seconds from=origin"
 _NOTHING_PUBLISHED = "no configuration is published: task classes keep their own values"
 
 
@@ -187,7 +198,7 @@ class _Installation:
         self.settings: Settings = target.settings()
         self.registry: Registry = load_registry(self.settings)
         checked_hooks(self.settings, Injector())
-        self._vos = vos_from_entry_points(self.settings.groups)
+        self.vos = vos_from_entry_points(self.settings.groups)
 
     async def read(self, text: str | None) -> tuple[Checked, str]:
         """Read and check a source; return its configuration and its revision.
@@ -206,21 +217,12 @@ class _Installation:
     def _fits(self, config: Config) -> Checked:
         from nonet.scheduler.configuration.configuration_loop import check
 
-        return check(config, self.registry, self._vos)
-
-    async def read_with_limits(self, text: str) -> tuple[Config, list[LimitInForce]]:
-        """Read a source; return its configuration and its limits."""
-        checked, _ = await self.read(text)
-        return checked.config, [(*item, "") for item in checked.limits.items()]
-
-    def vos(self, config: Config) -> list[str]:
-        """Return all VOs, from the configuration and from entry points."""
-        from nonet.scheduler.periodic.entries import all_vos
-
-        return all_vos(config, self._vos)
+        return check(config, self.registry, self.vos)
 
     def summary(self, checked: Checked, revision: str) -> dict[str, Any]:
         """Count what a valid configuration contains."""
+        from nonet.config.entries import all_vos
+
         return {
             "source": checked.config.source,
             "revision": revision or None,
@@ -231,7 +233,7 @@ class _Installation:
             "limits": len(checked.limits),
             "overrides": sum(len(section.tasks) for _, _, section in checked.config.sections),
             "ceilings": checked.number_of_ceilings,
-            "vos": self.vos(checked.config),
+            "vos": all_vos(checked.config, self.vos),
         }
 
     def in_words(self, checked: Checked, revision: str) -> str:
@@ -258,62 +260,19 @@ class _Installation:
         )
 
 
-async def _published(target: CodeTarget) -> tuple[Config, list[LimitInForce]]:
-    """The published configuration, and the limits in force."""
-    from nonet.config.models import Config
-
-    async with target.observer() as nonet:
-        published = await nonet.stores.publication.read()
-        in_force = await nonet.stores.limits.all()
-    limits = [(item.address, item.limit, item.by) for item in in_force]
-    if published is None or not published.version:
-        echo(_NOTHING_PUBLISHED, err=True)
-        return Config(), limits
-    config = Config.from_document(published.document)
-    return config.read_from(f"version {published.version} from {published.source}"), limits
+def _print_part(heading: str, items: Sequence[object], columns: str) -> None:
+    if items:
+        print_text(f"\n{heading}")
+        print_view(Page(items), False, columns)
 
 
-def _print_status(found: dict[str, Any]) -> None:
-    shown = ("version", "source", "revision", "since", "by", "leader", "problem_since")
-    if found["version"] is None:
-        echo(_NOTHING_PUBLISHED, err=True)
-    print_fields({name: found[name] for name in shown})
-    if found["leader"] is None:
-        print_error("no scheduler leads, so changes are not noticed: start a task-scheduler")
-    for line in (found["problem"] or "").splitlines():
-        print_error(line)
-    if found["workers"]:
-        print_text("\nworkers")
-        _print_rows(found["workers"])
-
-
-def _print_view(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
-    print_fields({name: found[name] for name in ("task", "vo", "source")})
-    print_text("")
-    _print_rows([{**row, "value": _in_words(**row)} for row in found["values"]])
-    for item in found["dropped"]:
-        of_vo = f" for VO {item['vo']}" if item["vo"] else ""
-        print_text(f"\nno entries{of_vo}: dropped by {item['by']}")
-    for name in ("entries", "limits"):
-        if found[name]:
-            print_text(f"\n{name}")
-            _print_rows(found[name])
-
-
-def _print_rows(rows: list[dict[str, Any]]) -> None:
-    print_table(list(rows[0]), [list(row.values()) for row in rows])
-
-
-def _in_words(name: str, value: Any, **_: Any) -> Any:
+def _in_words(name: str, value: Any) -> Any:
     if name == "memory_limit" and value is not None:
         return format_bytes(value)
     if not isinstance(value, dict):
         return value
-    said = ", ".join(f"{field}={item!r}" for field, item in value["args"].items())
-    return f"{value['class']}({said})"
+    arguments = ", ".join(f"{field}={item!r}" for field, item in value["args"].items())
+    return f"{value['class']}({arguments})"
 
 
 def _count(number: int, one: str, many: str = "") -> str:

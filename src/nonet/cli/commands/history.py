@@ -1,4 +1,4 @@
-"""``task-run history``: tasks that have ended."""
+"""``task-run history`` and ``resubmit``: tasks that have ended; submit a failed one again."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from nonet.cli.options import Json
-from nonet.cli.output import print_view
-from nonet.cli.target import Target, operation
+from nonet.cli.options import Json, TaskId
+from nonet.cli.output import print_answer, print_view
+from nonet.cli.target import CodeTarget, Target, operation
 from nonet.operate import history
 from nonet.operate.history import EndedQuery
 
@@ -40,3 +40,21 @@ async def list_history(
             return
         found = await history.find(stores, query)
     print_view(found, as_json, _COLUMNS, f"no ended task{query.chosen}", least=_LEAST)
+
+
+@operation
+async def resubmit(target: CodeTarget, id: TaskId, as_json: Json = False) -> None:
+    """Submit a failed task again as a new task, and print its id.
+
+    The history must have it: see 'task-run history --state dead'. A second call submits
+    nothing, and prints the state of the new task. A dead letter has a command of its own, 'task-run
+    dlq resubmit'.
+
+    Exit codes: 0 submitted, 1 not, 2 unknown class or invalid arguments, 4 not in the history.
+
+    \b
+    task-run resubmit 3f9d1c0a
+    """
+    async with target.application() as nonet:
+        handle = await history.resubmit(nonet.client, id)
+    print_answer({"id": id, "resubmitted_as": str(handle)}, handle, as_json)

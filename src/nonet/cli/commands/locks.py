@@ -1,4 +1,4 @@
-"""``task-run locks`` and ``explain``: holders and waiters of locks, and why a task does not run."""
+"""``task-run locks``: holders and waiters of locks."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nonet.base.errors import NotFoundError
-from nonet.cli.options import Json, TaskId
-from nonet.cli.output import echo, print_json, print_line, print_view
-from nonet.cli.pages import page_at, with_page
+from nonet.cli.options import Json
+from nonet.cli.output import echo, print_json, print_view
 from nonet.cli.process import print_error, run
 from nonet.cli.target import Target, flat, operation
-from nonet.cli.task_classes import names_of, registry_here
 from nonet.daemon.service import ExitCode
 from nonet.operate import locks
 from nonet.operate.locks import LockQuery
-from nonet.rules.findings import remedies
 from nonet.rules.findings.refusal import named
-from nonet.rules.page_paths import page_of
 from nonet.stores.namespace.lock_board import Released, not_held
 
 if TYPE_CHECKING:
-    from nonet.app import Nonet
     from nonet.stores.stores import Stores
 
 app = typer.Typer(rich_markup_mode=None)
@@ -122,50 +116,6 @@ async def release(
     else:
         _print_released(done)
     return ExitCode.OK
-
-
-@operation
-async def explain(target: Target, id: TaskId, as_json: Json = False) -> None:
-    """Explain why a task does not run, or where it runs.
-
-    The answer names the first thing that keeps the task from running now. For a periodic class see
-    'task-run schedules show CLASS'.
-
-    Exit codes: 0 explained, 4 unknown id.
-
-    \b
-    task-run explain 3f9d1c0a
-    """
-    async with target.observer() as nonet:
-        try:
-            found = await nonet.explain(id)
-        except NotFoundError as error:
-            raise NotFoundError(await _class_of(nonet, id) or str(error)) from None
-    page = page_at(page_of("task", id))
-    if as_json:
-        print_json(with_page(found, page))
-    else:
-        print_line(found.text)
-        if found.next:
-            echo(f"next: {found.next}")
-        if page:
-            echo(f"page: {page}")
-
-
-async def _class_of(nonet: Nonet, id: str) -> str:
-    """Return the command to use if the id is the name of a class; else an empty text."""
-    from nonet.tasks.task import PeriodicBaseTask
-
-    periodic = {item.task for item in await nonet.stores.periodic.statuses()}
-    registered = registry_here(nonet)
-    periodic |= {item.name for item in registered if issubclass(item.cls, PeriodicBaseTask)}
-    if any(id in names_of(name) for name in periodic):
-        show = remedies.of("task-run schedules show", id)
-        return f"{id} is a periodic class, not a task: '{show}' says why it does not run"
-    if any(id in names_of(item.name) for item in registered):
-        show = remedies.command("task-run", "list", "--task", id)
-        return f"{id} is a class, not a task: '{show}' shows its tasks"
-    return ""
 
 
 async def _say_what_it_would_do(stores: Stores, name: str) -> int:

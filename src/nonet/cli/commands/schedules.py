@@ -207,7 +207,7 @@ async def _find(nonet: Nonet, wanted: Wanted) -> list[EntryStatus]:
 
 def _none_of(task: str, known: Sequence[EntryStatus], registry: Registry, reason: str) -> str:
     """Explain why a class has no entry, as far as this process can tell."""
-    from nonet.scheduler.periodic.entries import NO_SCHEDULE, default_schedule
+    from nonet.config.entries import NO_SCHEDULE, default_schedule
     from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
     registered = {name: item.cls for item in registry for name in names_of(item.name)}

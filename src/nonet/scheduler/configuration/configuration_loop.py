@@ -15,18 +15,7 @@ from typing import TypeVar
 
 from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError
-from nonet.config.models import CeilingsConfig, Config, FairnessConfig
-from nonet.config.overrides import override_problems
-from nonet.config.reading import problems_error
-from nonet.config.sources import Source
-from nonet.rules.limits import Limit, LimitAddress
-from nonet.rules.outcomes import summarize
-from nonet.scheduler.configuration.limits import (
-    ceilings_by_scope,
-    configured_ceilings,
-    configured_limits,
-)
-from nonet.scheduler.periodic.entries import (
+from nonet.config.entries import (
     NO_SCHEDULE,
     Entry,
     PeriodicClass,
@@ -37,6 +26,17 @@ from nonet.scheduler.periodic.entries import (
     find_class,
     is_enabled,
     periodic_classes,
+)
+from nonet.config.models import CeilingsConfig, Config, FairnessConfig
+from nonet.config.overrides import override_problems
+from nonet.config.reading import problems_error
+from nonet.config.sources import Source
+from nonet.rules.limits import Limit, LimitAddress
+from nonet.rules.outcomes import summarize
+from nonet.scheduler.configuration.limits import (
+    ceilings_by_scope,
+    configured_ceilings,
+    configured_limits,
 )
 from nonet.scheduler.periodic.entry_arguments import argument_problems, refusal
 from nonet.stores.namespace.ceilings import ceilings_version

@@ -9,12 +9,12 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from nonet.base.errors import InvalidArgumentsError, unknown_argument
+from nonet.config.entries import all_vos, find_class, is_vo_aware, periodic_classes
 from nonet.config.models import Config
 from nonet.config.reading import Problem
 from nonet.config.wording import dotted, value_reason
 from nonet.rules.limits import Location
 from nonet.rules.outcomes import summarize
-from nonet.scheduler.periodic.entries import all_vos, find_class, is_vo_aware, periodic_classes
 from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.task import declared_locks
 

@@ -18,17 +18,16 @@ from functools import partial
 
 from nonet.base.errors import ServerUnreachableError
 from nonet.client.client import Client
+from nonet.config.entries import Entry, overlap_of
 from nonet.daemon.service import is_end
 from nonet.rules.outcomes import ErrorSummary, summarize
 from nonet.scheduler.periodic.asking import Asker
 from nonet.scheduler.periodic.due import Due, Occurrence, due
-from nonet.scheduler.periodic.entries import Entry
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.planning import Planned, Planner, Situation
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.periodic import Periodic
 from nonet.stores.queue.submissions import Submission
-from nonet.tasks.locks import has_exclusive
 from nonet.tasks.schedules import MICROSECOND, Overlap, misfire_grace_of
 from nonet.tasks.task import Options
 from nonet.telemetry.tracing import describe_sent, sending
@@ -366,15 +365,6 @@ def _with_following(decision: Due) -> list[tuple[Occurrence, datetime | None]]:
     """Pair each step with the occurrence after it."""
     instants = [step.instant for step in decision.steps]
     return list(zip(decision.steps, [*instants[1:], decision.next], strict=False))
-
-
-def overlap_of(locks: str) -> Overlap:
-    """Return the overlap policy of a class if neither it nor the configuration sets one.
-
-    Args:
-        locks: lines of `nonet.tasks.locks.encode_locks`.
-    """
-    return Overlap.SKIP if has_exclusive(locks) else Overlap.ALLOW
 
 
 def occurrence_id(entry: str, occurrence: datetime) -> str:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from nonet.base.errors import ServerUnreachableError
+from nonet.config.entries import Entry
 from nonet.daemon.service import is_end
 from nonet.rules.outcomes import ErrorSummary, summarize
 from nonet.scheduler.periodic.asking import Asker
-from nonet.scheduler.periodic.entries import Entry
 from nonet.scheduler.periodic.memory import Memory
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.periodic import Change, Fired, Periodic

@@ -11,8 +11,8 @@ from nonet.base.errors import NonetError
 from nonet.operate import audit
 from nonet.operate.audit import AuditPage, AuditQuery
 from nonet.rules.permissions import READING, Action
-from nonet.web.api.routing import resource
-from nonet.web.pages.rendering import render
+from nonet.web.rendering import render
+from nonet.web.routing import resource
 from nonet.web.site import AuditReader, SiteOf
 
 api, pages = resource("audit"), APIRouter(include_in_schema=False)

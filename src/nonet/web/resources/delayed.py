@@ -14,9 +14,8 @@ from nonet.operate.delayed import DelayedQuery
 from nonet.operate.lists import Searched
 from nonet.rules.permissions import Principal
 from nonet.tasks.handles import TaskStatus
-from nonet.web.api.routing import Body, Id, Reason as ReasonBody, resource
-from nonet.web.pages.fields import Reason
-from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.rendering import back, path_of, render
+from nonet.web.routing import Body, Id, Reason, ReasonField, resource
 from nonet.web.site import SiteOf, Viewer, may
 
 api, pages = resource("delayed"), APIRouter(include_in_schema=False)
@@ -35,7 +34,7 @@ class Named(Body):
     ids: Annotated[list[Id], Field(min_length=1, max_length=1000)]
 
 
-class ToCancel(Named, ReasonBody):
+class ToCancel(Named, Reason):
     """Delayed tasks to cancel, and why."""
 
 
@@ -79,7 +78,7 @@ async def now(request: Request, site: SiteOf, who: Hastener, ids: Ids) -> Respon
 
 @pages.post("/delayed/cancel", name="delayed_cancel")
 async def cancel(
-    request: Request, site: SiteOf, who: Canceller, ids: Ids, reason: Reason = ""
+    request: Request, site: SiteOf, who: Canceller, ids: Ids, reason: ReasonField = ""
 ) -> Response:
     """Cancel delayed tasks."""
     found = await site.perform(who, delayed.cancel, site.nonet.client, ids, reason)

@@ -16,8 +16,8 @@ from nonet.operate.events import EventQuery
 from nonet.operate.lists import Page
 from nonet.rules.permissions import Principal
 from nonet.stores.namespace.events import Event
-from nonet.web.api.routing import resource
-from nonet.web.pages.rendering import path_of, render
+from nonet.web.rendering import path_of, render
+from nonet.web.routing import resource
 from nonet.web.site import SiteOf, Viewer
 
 api, pages = resource("events"), APIRouter(include_in_schema=False)

@@ -10,7 +10,7 @@ from nonet.operate import figures
 from nonet.operate.figures import FigureQuery
 from nonet.operate.lists import Page
 from nonet.rules.figures import ClassFigures
-from nonet.web.api.routing import resource
+from nonet.web.routing import resource
 from nonet.web.site import SiteOf, Viewer
 
 api, pages = resource("figures"), APIRouter(include_in_schema=False)

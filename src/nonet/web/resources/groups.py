@@ -14,9 +14,8 @@ from nonet.operate.lists import ListQuery, Page
 from nonet.rules.permissions import Principal
 from nonet.stores.queue.groups import GroupStatus, problem_of
 from nonet.tasks.handles import TaskStatus
-from nonet.web.api.routing import NO_REASON, Reason as ReasonBody, resource
-from nonet.web.pages.fields import Reason
-from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.rendering import back, path_of, render
+from nonet.web.routing import NO_REASON, Reason, ReasonField, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("groups"), APIRouter(include_in_schema=False)
@@ -46,7 +45,7 @@ async def get_group(id: Id, site: SiteOf, who: Viewer) -> GroupStatus:
 
 @api.post("/groups/{id:path}/cancel")
 async def cancel_group_children(
-    id: Id, site: SiteOf, who: Canceller, body: ReasonBody = NO_REASON
+    id: Id, site: SiteOf, who: Canceller, body: Reason = NO_REASON
 ) -> Changed:
     """Cancel the children of a group that have not ended."""
     return await site.perform(who, groups.cancel, site.nonet.client, id, body.reason)
@@ -81,7 +80,7 @@ async def show_group(
 
 @pages.post("/groups/{id}/cancel", name="cancel_group")
 async def cancel(
-    request: Request, site: SiteOf, id: str, who: Canceller, reason: Reason = ""
+    request: Request, site: SiteOf, id: str, who: Canceller, reason: ReasonField = ""
 ) -> Response:
     """Cancel the children of a group that have not ended."""
     found = await site.perform(who, groups.cancel, site.nonet.client, id, reason)

@@ -11,10 +11,9 @@ from nonet.operate import history
 from nonet.operate.history import EndedQuery, EndState
 from nonet.operate.lists import Searched
 from nonet.tasks.handles import EndedTask
-from nonet.web.api.routing import TaskId, resource
-from nonet.web.pages.rendering import render
-from nonet.web.shown import ensure_searchable
-from nonet.web.site import Knower, SiteOf, Viewer
+from nonet.web.rendering import render
+from nonet.web.routing import TaskId, resource
+from nonet.web.site import Knower, SiteOf, Viewer, ensure_searchable
 
 api, pages = resource("history"), APIRouter(include_in_schema=False)
 

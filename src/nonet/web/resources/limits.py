@@ -20,8 +20,8 @@ from nonet.rules.limits import CONCURRENCY, DEFAULT, OFF, RATE, Limit, LimitAddr
 from nonet.rules.permissions import Principal
 from nonet.stores.namespace.ceilings import Load
 from nonet.tasks.locks import LockedObjectType
-from nonet.web.api.routing import Body, resource
-from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.rendering import back, path_of, render
+from nonet.web.routing import Body, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("limits"), APIRouter(include_in_schema=False)

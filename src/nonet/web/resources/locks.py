@@ -14,8 +14,8 @@ from nonet.rules.findings.refusal import named, refused_by
 from nonet.rules.limits import LimitAddress
 from nonet.rules.permissions import Principal
 from nonet.stores.namespace.lock_board import LockStatus, Released, is_name, not_held, waiters_of
-from nonet.web.api.routing import resource
-from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.rendering import back, path_of, render
+from nonet.web.routing import resource
 from nonet.web.site import SiteOf, Viewer, may
 
 api, pages = resource("locks"), APIRouter(include_in_schema=False)

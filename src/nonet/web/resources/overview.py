@@ -18,9 +18,9 @@ from nonet.rules.findings.situation import Overview
 from nonet.rules.page_paths import page_of
 from nonet.rules.pauses import Pause, of_task
 from nonet.rules.permissions import Principal
-from nonet.web.api.routing import resource
-from nonet.web.pages.rendering import render
+from nonet.web.rendering import render
 from nonet.web.ring import LastHour
+from nonet.web.routing import resource
 from nonet.web.site import Site, SiteOf, Viewer
 
 api, pages = resource("overview"), APIRouter(include_in_schema=False)

@@ -14,8 +14,8 @@ from nonet.operate.lists import ListQuery, Page
 from nonet.operate.pauses import Resumed, Which
 from nonet.rules.pauses import Pause
 from nonet.rules.permissions import Principal
-from nonet.web.api.routing import Body, Reason, resource
-from nonet.web.pages.rendering import back, path_of
+from nonet.web.rendering import back, path_of
+from nonet.web.routing import Body, Reason, resource
 from nonet.web.site import SiteOf, Viewer, may
 
 api, pages = resource("pauses"), APIRouter(include_in_schema=False)

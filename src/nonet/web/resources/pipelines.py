@@ -14,9 +14,9 @@ from nonet.operate.pipelines import PipelineView
 from nonet.rules.findings import remedies
 from nonet.rules.pauses import of_pipeline, pipeline as pause_of
 from nonet.rules.pipelines import MOST, row_letter_class
-from nonet.web.api.routing import resource
-from nonet.web.pages.rendering import render
+from nonet.web.rendering import render
 from nonet.web.resources.pauses import add_pausing
+from nonet.web.routing import resource
 from nonet.web.site import Pauser, SiteOf, Viewer
 
 api, pages = resource("pipelines"), APIRouter(include_in_schema=False)

@@ -13,9 +13,8 @@ from nonet.operate import quarantine
 from nonet.operate.lists import ListQuery
 from nonet.operate.quarantine import Content, Entries, EntryInFull, Retried, dump
 from nonet.rules.permissions import Principal
-from nonet.web.api.routing import Note, resource
-from nonet.web.pages import fields
-from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.rendering import back, path_of, render
+from nonet.web.routing import Note, NoteField, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("quarantine"), APIRouter(include_in_schema=False)
@@ -98,7 +97,7 @@ async def retry(request: Request, site: SiteOf, who: Retrier, entry: str) -> Res
 
 @pages.post("/quarantine/{entry}/discard", name="discard_quarantined")
 async def discard(
-    request: Request, site: SiteOf, who: Discarder, entry: str, note: fields.Note = ""
+    request: Request, site: SiteOf, who: Discarder, entry: str, note: NoteField = ""
 ) -> Response:
     """Delete an entry."""
     await site.perform(who, quarantine.discard, site.nonet.stores, [entry], note.strip())

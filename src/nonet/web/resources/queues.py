@@ -11,9 +11,9 @@ from nonet.operate.pauses import Which
 from nonet.operate.queues import Queues, Stream
 from nonet.operate.workers import WorkerQuery
 from nonet.rules.pauses import of_task
-from nonet.web.api.routing import resource
-from nonet.web.pages.rendering import render
+from nonet.web.rendering import render
 from nonet.web.resources.pauses import add_pausing
+from nonet.web.routing import resource
 from nonet.web.site import SiteOf, Viewer
 
 api, pages = resource("queues"), APIRouter(include_in_schema=False)

@@ -14,9 +14,8 @@ from nonet.base.plain import plain
 from nonet.operate import schedules
 from nonet.operate.schedules import Entries, EntryInFull, EntryQuery, LeaderView, Turned
 from nonet.rules.permissions import Principal
-from nonet.web.api.routing import Body, ClassName, Made, Reason, resource
-from nonet.web.pages import fields
-from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.rendering import back, path_of, render
+from nonet.web.routing import Body, ClassName, Made, Reason, ReasonField, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("schedules"), APIRouter(include_in_schema=False)
@@ -132,7 +131,7 @@ async def run_now(
 
 @pages.post("/schedules/pause", name="schedule_pause")
 async def pause(
-    request: Request, site: SiteOf, who: Pauser, chosen: Chosen, reason: fields.Reason = ""
+    request: Request, site: SiteOf, who: Pauser, chosen: Chosen, reason: ReasonField = ""
 ) -> Response:
     """Pause entries."""
     done = await site.perform(who, schedules.pause, site.nonet.stores, chosen, reason)

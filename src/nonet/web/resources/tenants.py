@@ -10,8 +10,8 @@ from fastapi.responses import Response
 from nonet.operate import tenants
 from nonet.operate.tenants import TenantQuery
 from nonet.rules.tenants import ORDERS, TenantTable
-from nonet.web.api.routing import resource
-from nonet.web.pages.rendering import render
+from nonet.web.rendering import render
+from nonet.web.routing import resource
 from nonet.web.site import Site, SiteOf, Viewer
 
 api, pages = resource("tenants"), APIRouter(include_in_schema=False)

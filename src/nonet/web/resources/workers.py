@@ -16,8 +16,8 @@ from nonet.operate.lists import Page
 from nonet.operate.workers import Drained, WorkerQuery
 from nonet.rules.permissions import Principal
 from nonet.stores.queue.workers import State, WorkerStatus
-from nonet.web.api.routing import Body, Text, resource
-from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.rendering import back, path_of, render
+from nonet.web.routing import Body, Text, resource
 from nonet.web.site import SiteOf, Viewer, may
 
 api, pages = resource("workers"), APIRouter(include_in_schema=False)

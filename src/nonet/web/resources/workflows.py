@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from nonet.base.errors import NotFoundError
 from nonet.operate import workflows
-from nonet.operate.cancelling import Cancelled
+from nonet.operate.audited import Cancelled
 from nonet.operate.lists import Page
 from nonet.operate.workflows import (
     Drawing,
@@ -23,11 +23,9 @@ from nonet.operate.workflows import (
 )
 from nonet.rules.permissions import Principal
 from nonet.tasks.runs import State, WorkflowStatus
-from nonet.web import shown
-from nonet.web.api.routing import NO_REASON, Reason, resource
 from nonet.web.graph import HEIGHT, WIDTH, is_too_large, layer_counts, picture
-from nonet.web.pages.fields import Reason as ReasonOf
-from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.rendering import back, path_of, render
+from nonet.web.routing import NO_REASON, Reason, ReasonField, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("workflows"), APIRouter(include_in_schema=False)
@@ -48,7 +46,7 @@ async def _get(site: Site, who: Principal, id: str) -> WorkflowView:
         return found
     explained = None
     with suppress(NotFoundError):  # it has just ended
-        explained, _ = await shown.why(site, found.why.id, who)
+        explained, _ = await site.explain(found.why.id, who)
     return replace(found, why=explained)
 
 
@@ -124,7 +122,7 @@ def _graph(found: Drawing) -> dict[str, Any]:
 
 @pages.post("/workflows/{id:path}/cancel", name="cancel_workflow")
 async def cancel(
-    request: Request, site: SiteOf, id: str, who: Canceller, reason: ReasonOf = ""
+    request: Request, site: SiteOf, id: str, who: Canceller, reason: ReasonField = ""
 ) -> Response:
     """Cancel the steps of a workflow that have not ended."""
     done = await site.perform(who, workflows.cancel, site.nonet.client, id, reason)

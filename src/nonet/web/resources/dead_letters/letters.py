@@ -91,9 +91,8 @@ def _log(site: Site) -> dead_letters.Log:
 
 
 async def again(site: Site, who: Principal, row: int, again: bool) -> str:
-    store, client = await site.nonet.dead_letters(), site.nonet.client
-    action = dead_letters.resubmit
-    return str(await site.perform(who, action, store, client, _log(site), row, again=again))
+    client = site.nonet.client
+    return str(await site.perform(who, dead_letters.resubmit, client, row, again=again))
 
 
 async def discard(site: Site, who: Principal, row: int, note: str) -> None:

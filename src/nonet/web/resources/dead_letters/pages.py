@@ -16,10 +16,10 @@ from nonet.operate.lists import Page
 from nonet.rules.findings import remedies
 from nonet.rules.letters import Status
 from nonet.tasks.secrecy import MASK
-from nonet.web.pages.fields import Note
-from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.rendering import back, path_of, render
 from nonet.web.resources.dead_letters import letters
 from nonet.web.resources.dead_letters.letters import Deleter, Doer, Noter, Revealer, Row
+from nonet.web.routing import NoteField
 from nonet.web.site import Discarder, Resubmitter, Site, SiteOf, Viewer
 
 pages = APIRouter(include_in_schema=False)
@@ -132,7 +132,7 @@ async def discard_all(
     who: Discarder,
     query: _Selected,
     up_to: Annotated[Row, Form()],
-    note: Note = "",
+    note: NoteField = "",
 ) -> Response:
     """Delete the letters that existed at the preview."""
     number, exact = await letters.measured(
@@ -201,7 +201,7 @@ async def resubmit(
 
 @pages.post(f"{_PATH}/{{row:int}}/discard", name="discard_letter")
 async def discard(
-    request: Request, site: SiteOf, row: Row, who: Deleter, note: Note = ""
+    request: Request, site: SiteOf, row: Row, who: Deleter, note: NoteField = ""
 ) -> Response:
     """Delete a letter."""
     await letters.discard(site, who, row, note.strip())
@@ -210,7 +210,7 @@ async def discard(
 
 @pages.post(f"{_PATH}/{{row:int}}/note", name="annotate_letter")
 async def annotate(
-    request: Request, site: SiteOf, row: Row, who: Noter, note: Note = ""
+    request: Request, site: SiteOf, row: Row, who: Noter, note: NoteField = ""
 ) -> Response:
     """Write a note on a letter."""
     await letters.annotate(site, who, row, note.strip())

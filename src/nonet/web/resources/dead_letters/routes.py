@@ -17,10 +17,10 @@ from nonet.operate.dead_letters import (
 )
 from nonet.operate.lists import Page
 from nonet.rules.letters import LetterFilter, Status
-from nonet.web.api.routing import Body, Made, Note, ascii_json, resource
 from nonet.web.bulks import Bulk
 from nonet.web.resources.dead_letters import letters
 from nonet.web.resources.dead_letters.letters import Deleter, Doer, Noter, Revealer, Row
+from nonet.web.routing import Body, Made, Note, ascii_json, resource
 from nonet.web.site import Discarder, Resubmitter, Site, SiteOf, Viewer
 
 api = resource("dead letters")

@@ -10,7 +10,7 @@ from httpx import AsyncClient, Response
 from web_tasks import Mail, Report
 
 from nonet import LockedObjectType, MutexLock, Nonet
-from nonet.web.api.openapi import described
+from nonet.web.openapi import described
 
 API = "/api/v1"
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nonet.cli.commands.config_view import status
+from nonet.operate.configuration import WorkerConfig, judged
 from nonet.stores.namespace.leadership import Leader
 from nonet.stores.namespace.publication import Published
 from nonet.stores.queue.results import WorkerStatus
@@ -44,13 +44,11 @@ def test_status_is_good_if_every_worker_applies_the_source(
     held: Published | None, leader: Leader | None, workers: list[WorkerStatus], good: bool
 ) -> None:
     """A problem, no leader, or a live worker that still applies another version after 10 s."""
-    assert status(held, leader, workers, NOW)["good"] is good
+    assert judged(held, leader, workers, NOW).good is good
 
 
 def test_a_worker_that_is_behind_has_its_problem() -> None:
     """The row of a worker has its version, whether that is the published one, and its problem."""
-    found = status(published(), LEADER, [worker("old", problem="too old")], NOW)
-    assert found["leader"] == "1@host"
-    assert found["workers"] == [
-        {"worker": "2@host", "size": "small", "config": "old", "behind": True, "problem": "too old"}
-    ]
+    found = judged(published(), LEADER, [worker("old", problem="too old")], NOW)
+    assert found.leader == "1@host"
+    assert found.workers == [WorkerConfig("2@host", "small", "old", True, "too old")]

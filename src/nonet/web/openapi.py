@@ -11,7 +11,8 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from nonet.web.api.routing import resource
+from nonet.web.resources import resources
+from nonet.web.routing import resource
 from nonet.web.site import Knower
 
 router = resource("description")
@@ -45,11 +46,13 @@ async def describe_api(who: Knower) -> JSONResponse:
 @cache
 def described() -> dict[str, Any]:
     """Return the description of the API as OpenAPI 3.1."""
-    from nonet.web.api import routers  # it imports this
-
-    routes = [route for each in routers() for route in each.routes]
+    routes = [route for noun in resources() for route in noun.api.routes]
     found = get_openapi(
-        title="Nonet", version="1", openapi_version="3.1.0", description=_TEXT, routes=routes
+        title="Nonet",
+        version="1",
+        openapi_version="3.1.0",
+        description=_TEXT,
+        routes=[*routes, *router.routes],
     )
     found["security"] = [{"token": []}]
     found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -72,7 +75,7 @@ def _describe(schema: dict[str, Any]) -> None:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Return what the section ``Attributes`` of a docstring says of each name.
+    """Return the description of each name in the section ``Attributes`` of a docstring.
 
     >>> _attributes('''Attributes:
     ...     id, name: of
@@ -86,8 +89,8 @@ def _attributes(text: str) -> dict[str, str]:
     lines = re.split(r"\n(?=\S)", textwrap.dedent(section).strip())
     found: dict[str, str] = {}
     for line in lines:
-        names, colon, said = line.partition(": ")
+        names, colon, text = line.partition(": ")
         if colon:
-            told = " ".join(said.split()).replace("``", "`")
-            found |= dict.fromkeys((name.strip() for name in names.split(",")), told)
+            description = " ".join(text.split()).replace("``", "`")
+            found |= dict.fromkeys((name.strip() for name in names.split(",")), description)
     return found

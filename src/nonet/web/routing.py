@@ -1,76 +1,41 @@
-"""What the resources of the API have in common: routers, parameters, pages of lists."""
+"""What the routes of all nouns have in common: routers, parameters, bodies and fields of forms."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from inspect import getdoc
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Form, Path, Query
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from nonet.base.plain import plain
-from nonet.operate.lists import opened, sealed
+from nonet.operate.lists import PRINTABLE
 from nonet.rules.permissions import Principal
-from nonet.web.shown import seen
+from nonet.rules.viewing import seen
 
 PREFIX = "/api/v1"
 
-_Item = TypeVar("_Item")
 
-# Texts that Redis, SQL and terminals can hold: no control characters. Pydantic itself refuses lone
-# surrogates.
-_PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
-_LABEL = r"^[^\x00-\x1f\x7f=]+=[^\x00-\x1f\x7f]+$"
-
-Text = Annotated[str, StringConstraints(max_length=1000, pattern=_PRINTABLE)]
+Text = Annotated[str, StringConstraints(max_length=1000, pattern=PRINTABLE)]
 """A short text in a body."""
 Id = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")]
 """An id of a task in a body."""
-ClassName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=_PRINTABLE)]
+ClassName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=PRINTABLE)]
 """The name of a task class in a body."""
 Seconds = Annotated[float, Field(ge=0, le=3653 * 86400, allow_inf_nan=False)]
 """A duration in seconds, at most ten years."""
 
 TaskId = Annotated[str, Path(pattern=r"^[!-~]{1,128}$", description="Id of the task.")]
-OfClass = Annotated[
-    str | None,
-    Query(
-        min_length=1,
-        max_length=255,
-        pattern=_PRINTABLE,
-        description="Only this task class: its full name `category:Class`, or its bare name.",
-    ),
-]
-SearchText = Annotated[
-    str, Query(max_length=1000, pattern=_PRINTABLE, description="Only what matches; empty: all.")
-]
-Limit = Annotated[int, Query(ge=1, le=1000, description="The most items of the answer.")]
-Cursor = Annotated[
-    str,
-    Query(
-        max_length=4000,
-        pattern=r"^[\w-]*$",
-        description="`cursor` of the page before; leave it out for the first page.",
-    ),
-]
-Labels = Annotated[
-    list[Annotated[str, StringConstraints(max_length=1000, pattern=_LABEL)]] | None,
-    Query(
-        max_length=20,
-        description="Only tasks with this label, `NAME=VALUE`; repeat it for more labels.",
-    ),
-]
-Since = Annotated[
-    float | None,
-    Query(gt=0, le=3653 * 86400, allow_inf_nan=False, description="At most this many seconds ago."),
-]
 
+# Fields of forms and addresses.
+Word = Annotated[str, Query(max_length=500)]
+ReasonField = Annotated[str, Form(max_length=300)]
+NoteField = Annotated[str, Form(max_length=1000)]
 
 # Report more unknown fields than this as one error.
 _FEW = 10
@@ -88,20 +53,6 @@ class Body(BaseModel, extra="forbid"):
             few = ", ".join(repr(name)[:50] for name in sorted(unknown)[:3])
             raise ValueError(f"{len(unknown)} fields are not known, such as {few}")
         return value
-
-
-class Listed(BaseModel, Generic[_Item]):
-    """A whole list."""
-
-    items: Sequence[_Item]
-
-
-class Page(Listed[_Item]):
-    """A part of a list."""
-
-    cursor: str | None = Field(
-        default=None, description="Send it to get what follows; null at the end of the list."
-    )
 
 
 class Reason(Body):
@@ -182,35 +133,6 @@ class _Route(APIRoute):
 def resource(tag: str) -> APIRouter:
     """Return the router of a kind of thing. The names of its functions are its operation ids."""
     return APIRouter(prefix=PREFIX, tags=[tag], route_class=_Route)
-
-
-def labels_of(pairs: Sequence[str] | None) -> dict[str, str]:
-    """Return labels by name of ``NAME=VALUE`` parameters."""
-    return {name: value for name, _, value in (pair.partition("=") for pair in pairs or ())}
-
-
-def page(items: Sequence[Any], cursor: str) -> Page[Any]:
-    """Return a page.
-
-    Args:
-        cursor: of the store, for what follows; empty at the end.
-    """
-    return Page(items=items, cursor=sealed(cursor))
-
-
-def slice_of(found: Sequence[Any], limit: int, cursor: str) -> Page[Any]:
-    """Return a page of a short list that is read as a whole, in a steady order.
-
-    Args:
-        found: all items.
-        cursor: of the page before: how many items to skip.
-    """
-    text = opened(cursor)
-    if not re.fullmatch(r"\d{0,9}", text, re.ASCII):
-        raise ValueError("cursor: it belongs to another list; leave it out to begin anew")
-    start = int(text or 0)
-    end = start + limit
-    return page(found[start:end], str(end) if end < len(found) else "")
 
 
 def ascii_json(content: Any, status: int = 200) -> Response:

@@ -11,7 +11,7 @@ from fastapi.responses import RedirectResponse, Response
 from nonet.rules.permissions import Principal
 from nonet.web.access.login import Login
 from nonet.web.access.requests import address, base_of, origin_of, own_path
-from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.rendering import back, path_of, render
 from nonet.web.site import Knower, SiteOf, get_principal, get_site
 
 router = APIRouter(include_in_schema=False)

@@ -14,11 +14,11 @@ from httpx import AsyncClient
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from servers import RedisServer
 from waits import WAIT_SECONDS
-from web.api.served import served
+from web.resources.served import served
 from web_tasks import Mail, Report
 
 from nonet import Nonet
-from nonet.web.api.openapi import described
+from nonet.web.openapi import described
 
 pytestmark = pytest.mark.server
 

@@ -9,10 +9,10 @@ import pytest
 from pydantic import BaseModel
 
 from nonet.base.errors import ConfigurationError
+from nonet.config.entries import Entry, dropped, entries
 from nonet.config.models import TaskConfig
 from nonet.config.reading import parse_config
 from nonet.config.wording import dotted
-from nonet.scheduler.periodic.entries import Entry, dropped, entries
 from nonet.tasks.schedules import CatchUp, CronSchedule, IntervalSeconds, Overlap, TaskScheduleBase
 from nonet.tasks.schedules.description import describe
 from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask

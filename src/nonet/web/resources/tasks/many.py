@@ -1,4 +1,4 @@
-"""Actions on all tasks that a search selects: first a preview of how many, then the action."""
+"""Cancel or submit again all tasks that a search selects: first a preview, then the action."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
-from nonet.base.actor import who as actor
-from nonet.operate.cancelling import CancelPreview, cancel_existing, preview_cancel
-from nonet.operate.history import EndedQuery, FailurePreview, preview_resubmit, resubmit_all
+from nonet.operate import history, tasks
+from nonet.operate.history import EndedQuery, FailurePreview
 from nonet.operate.lists import opened, sealed
-from nonet.operate.tasks import AnyTaskQuery, LiveQuery
-from nonet.rules.permissions import Action, Principal
+from nonet.operate.tasks import AnyTaskQuery, CancelledMany, LiveQuery
+from nonet.rules.permissions import Principal
 from nonet.stores.connection.clock import instant
-from nonet.stores.namespace.history import FAILED
-from nonet.web.pages.fields import Reason
-from nonet.web.pages.rendering import amount, back, linked, path_of, render
+from nonet.web.rendering import amount, back, linked, path_of, render
+from nonet.web.routing import ReasonField
 from nonet.web.site import SiteOf, may
 
 router = APIRouter(include_in_schema=False)
@@ -26,9 +24,8 @@ router = APIRouter(include_in_schema=False)
 Which = Literal["cancel", "resubmit"]
 _SHOWN = 8
 
-
-Canceller = Annotated[Principal, may(Action.CANCEL)]
-Resubmitter = Annotated[Principal, may(Action.RESUBMIT)]
+Canceller = Annotated[Principal, may(tasks.cancel_many)]
+Resubmitter = Annotated[Principal, may(history.resubmit_all)]
 Live = Annotated[LiveQuery, Query()]
 Ended = Annotated[EndedQuery, Query()]
 Until = Annotated[int, Form(gt=0, lt=10**16)]
@@ -39,7 +36,7 @@ Done = Annotated[int, Form(ge=0)]
 async def cancel_preview(request: Request, site: SiteOf, search: Live, who: Canceller) -> Response:
     """Show how many tasks a cancellation would end, and of which classes."""
     selection = await search.cancellable(site.nonet.stores)
-    found = await preview_cancel(site.nonet.client, selection)
+    found = await tasks.preview_cancel(site.nonet.client, selection)
     classes: Mapping[str, int] = {}
     if found.number:
         classes = await site.nonet.stores.results.classes(selection, search.budget)
@@ -51,9 +48,9 @@ async def resubmit_preview(
     request: Request, site: SiteOf, search: Ended, who: Resubmitter
 ) -> Response:
     """Show how many failures would be submitted again, and of which classes."""
-    nonet = site.nonet
-    failures = await search.filter(nonet.stores, _failures(search))
-    found = await preview_resubmit(nonet.client, nonet.stores.history, failures)
+    found = await history.preview_resubmit(
+        site.nonet.client, await search.failures(site.nonet.stores)
+    )
     return _preview(request, "resubmit", search, found, found.classes)
 
 
@@ -61,7 +58,7 @@ def _preview(
     request: Request,
     which: Which,
     search: AnyTaskQuery,
-    found: CancelPreview | FailurePreview,
+    found: CancelledMany | FailurePreview,
     classes: Mapping[str, int],
 ) -> Response:
     return _page(
@@ -84,18 +81,16 @@ async def cancel(
     search: Live,
     who: Canceller,
     until: Until,
-    reason: Reason = "",
+    reason: ReasonField = "",
     done: Done = 0,
 ) -> Response:
     """Cancel the tasks that existed at the preview, for some seconds; then offer to continue."""
     moment, selection = instant(until), await search.cancellable(site.nonet.stores)
-    what = f"all tasks: {selection}, submitted until {moment:%F %T}; {reason}".removesuffix("; ")
-    async with site.changing(who, Action.CANCEL, what):
-        tally = await cancel_existing(site.nonet.client, selection, moment, actor(), reason)
-    done += tally.number
-    if not tally.is_complete:
+    found = await site.perform(who, tasks.cancel_many, site.nonet.client, selection, moment, reason)
+    done += found.number
+    if not found.is_complete:
         return _page(request, "cancel", search, moment, done=done, reason=reason)
-    running = len(tally.running)
+    running = len(found.running)
     text = f"Cancelled {amount(done)} tasks." + (
         f" Workers end {amount(running)} running ones within seconds." if running else ""
     )
@@ -107,27 +102,20 @@ async def resubmit(
     request: Request, site: SiteOf, search: Ended, who: Resubmitter, until: Until, done: Done = 0
 ) -> Response:
     """Submit the failures that existed at the preview, for some seconds; offer to continue."""
-    nonet, moment, query = site.nonet, instant(until), linked(search, cursor="")
-    stores = nonet.stores
-    failures = await search.filter(stores, _failures(search), moment)
-    async with site.changing(
-        who, Action.RESUBMIT, f"all failures: {query}, ended until {moment:%F %T}"
-    ):
-        found = await resubmit_all(
-            failures,
-            nonet.client,
-            stores.history,
-            stores.dead_letters,
-            cursor=opened(search.cursor),
-        )
-        if found.number:
-            text = f"{found.number} tasks: {query}"
-            await stores.events.log("tasks-resubmitted", actor(), text)
+    moment, query = instant(until), linked(search, cursor="")
+    found = await site.perform(
+        who,
+        history.resubmit_all,
+        site.nonet.client,
+        await search.failures(site.nonet.stores, moment),
+        f"{query}, ended until {moment:%F %T}",
+        cursor=opened(search.cursor),
+    )
     done += found.number
     if found.cursor or found.problems:
         search = search.model_copy(update={"cursor": sealed(found.cursor) or ""})
-        said = {"done": done, "problems": found.problems, "refused": found.refused}
-        return _page(request, "resubmit", search, moment, **said)
+        more = {"done": done, "problems": found.problems, "refused": found.refused}
+        return _page(request, "resubmit", search, moment, **more)
     text = f"Submitted {amount(done)} tasks again."
     return back(request, path_of(request, "history") + query, text)
 
@@ -141,7 +129,3 @@ def _page(
     return render(
         request, "bulk.html", action=action, search=search, moment=moment, until=until, **shown
     )
-
-
-def _failures(search: EndedQuery) -> tuple[str, ...]:
-    return tuple(state for state in search.state if state in FAILED) or tuple(FAILED)

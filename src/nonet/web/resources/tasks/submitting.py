@@ -1,4 +1,4 @@
-"""``POST /api/v1/tasks`` and ``/tasks/bulk``: submit tasks, safely repeatable with a key."""
+"""Submit the tasks of a request, which can safely be repeated with a key."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from fastapi import Header
-from pydantic import AfterValidator, BaseModel, Field, JsonValue, StringConstraints
+from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
 from nonet.base.errors import InvalidArgumentsError, UnknownTaskError
 from nonet.messages.message import MAX_ELEMENTS
@@ -19,10 +18,8 @@ from nonet.rules.permissions import Action, Principal
 from nonet.tasks.carried import carried_names
 from nonet.tasks.task import FROM_CLASS, BaseTask, Options
 from nonet.tasks.unique import Unique
-from nonet.web.api.routing import Body, ClassName, Id, Seconds, Text, resource
-from nonet.web.site import Site, SiteOf, Submitter
-
-router = resource("tasks")
+from nonet.web.routing import Body, ClassName, Id, Seconds, Text
+from nonet.web.site import Site
 
 _MOST_TASKS = 1000
 _MOST_DAYS = 3653
@@ -52,17 +49,6 @@ def _reachable(at: datetime) -> datetime:
 
 
 _Values = Annotated[dict[str, JsonValue], AfterValidator(_sendable)]
-
-Key = Annotated[
-    Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[ -~]+$")] | None,
-    Header(
-        alias="Idempotency-Key",
-        description="A text of your own, such as a UUID. A request with the same key and the same "
-        "body is answered with the same tasks and submits nothing twice; with another body it is "
-        "refused (409). Keys belong to the user or token that sends them, and are remembered as "
-        "long as the ids of the tasks.",
-    ),
-]
 
 
 class UniqueKey(Body):
@@ -158,29 +144,18 @@ class SubmittedTasks(BaseModel):
     tasks: list[Submitted]
 
 
-@router.post("/tasks", status_code=202)
-async def submit(body: NewTask, site: SiteOf, who: Submitter, key: Key = None) -> Submitted:
-    """Submit one task."""
-    (made,) = await _submit(site, who, [body], key, _digest(body))
-    return made
-
-
-@router.post("/tasks/bulk", status_code=202)
-async def submit_bulk(
-    body: NewTasks, site: SiteOf, who: Submitter, key: Key = None
-) -> SubmittedTasks:
-    """Submit up to 1000 tasks. All are validated before the first is submitted.
-
-    A ceiling can refuse the rest behind a batch of 500: `accepted` in the problem says how many
-    tasks were submitted. With an Idempotency-Key, or ids of your own, send the whole request again.
-    """
-    made = await _submit(site, who, body.tasks, key, _digest(body))
-    return SubmittedTasks(tasks=made)
-
-
-async def _submit(
-    site: Site, who: Principal, asked: Sequence[NewTask], key: str | None, digest: bytes
+async def made(
+    site: Site, who: Principal, asked: Sequence[NewTask], key: str | None, body: BaseModel
 ) -> list[Submitted]:
+    """Submit tasks on behalf of a caller.
+
+    Args:
+        key: the idempotency key of the request.
+        body: of the request, which may not change if the key is sent again.
+
+    Raises:
+        ValueError: a task is invalid; nothing was submitted.
+    """
     wanted: list[tuple[BaseTask, Options]] = []
     for number, item in enumerate(asked):
         try:
@@ -194,7 +169,7 @@ async def _submit(
             raise ValueError(f"tasks.{number}: {error}; nothing was submitted") from None
     what = ", ".join(dict.fromkeys(type(task).__name__ for task, _ in wanted))
     async with site.changing(who, Action.SUBMIT, f"submit {len(wanted)} of {what:.200}"):
-        repeats = _repeats(site, who, key, digest, len(wanted))
+        repeats = _repeats(site, who, key, _digest(body), len(wanted))
         handles = await submit_each(site.nonet.client, wanted, repeats)
     return [Submitted(id=str(handle), created=handle.created) for handle in handles]
 
@@ -223,5 +198,5 @@ def _repeats(
 
 def _digest(body: BaseModel) -> bytes:
     """Return what two requests share exactly if they ask for the same."""
-    said = body.model_dump(mode="json", exclude_unset=True)
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).digest()
+    content = body.model_dump(mode="json", exclude_unset=True)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()

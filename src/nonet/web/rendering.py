@@ -20,12 +20,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from nonet.base.amounts import format_bytes
-from nonet.base.plain import instant
+from nonet.base.plain import instant, plain
 from nonet.operate.lists import Selection
 from nonet.rules.page_paths import PLAIN
 from nonet.rules.permissions import Action
+from nonet.rules.viewing import seen
 from nonet.web.access.requests import base_of, is_secure
-from nonet.web.shown import seen
 from nonet.web.site import get_site
 
 REFRESH = "Nonet-Refresh"
@@ -37,7 +37,7 @@ _OBEYED = re.compile(
 )
 _MESSAGE = "nonet_message"
 _MARK = re.compile("<([a-z_]+)>")
-_TEMPLATES = Path(__file__).parents[1] / "templates"
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Item(NamedTuple):
@@ -121,6 +121,11 @@ def short(text: str, most: int = 200) -> str:
     """Return the first line of a text, cut to `most` characters."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def indented(value: Any) -> str:
+    """Show arguments or a result as JSON."""
+    return json.dumps(plain(value), indent=2, ensure_ascii=False)
 
 
 def linked(query: Selection, **changes: object) -> str:
@@ -263,5 +268,6 @@ _environment.filters.update(
     instant=instant,
     duration=duration,
     amount=amount,
+    indented=indented,
     bytes=format_bytes,
 )

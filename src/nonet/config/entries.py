@@ -16,6 +16,7 @@ from nonet.rules.fairness import tenant_of
 from nonet.rules.limits import Location
 from nonet.rules.outcomes import summarize
 from nonet.rules.routing import namespace_of
+from nonet.tasks.locks import has_exclusive
 from nonet.tasks.registry import Registry
 from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
 from nonet.tasks.schedules.description import describe, stable
@@ -130,6 +131,15 @@ def dropped(
     """
     planner = _Planner(config, {name: cls}, vos)
     return [(vo, here) for _, vo, (here, written) in planner.written() if not written]
+
+
+def overlap_of(locks: str) -> Overlap:
+    """Return the overlap policy of a class if neither it nor the configuration sets one.
+
+    Args:
+        locks: lines of `nonet.tasks.locks.encode_locks`.
+    """
+    return Overlap.SKIP if has_exclusive(locks) else Overlap.ALLOW
 
 
 class _Planner:

@@ -1,0 +1,217 @@
+"""The pages of tasks: the list, one task with its actions, and the one that finds an id."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from typing import Annotated, Any, get_args
+
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import RedirectResponse, Response
+
+from nonet.base.errors import ConflictError, InvalidArgumentsError, NotFoundError
+from nonet.base.plain import plain
+from nonet.operate import dead_letters, delayed, history, tasks
+from nonet.operate.lists import Searched
+from nonet.operate.task_details import TaskReport
+from nonet.operate.tasks import LiveQuery, LiveState
+from nonet.rules.findings import remedies
+from nonet.rules.findings.explanation import Explanation, Facts
+from nonet.rules.permissions import Action, Principal
+from nonet.tasks.handles import TaskStatus
+from nonet.tasks.secrecy import MASK, mask_names
+from nonet.web.rendering import back, path_of, render
+from nonet.web.resources.tasks import many
+from nonet.web.routing import ReasonField, Word
+from nonet.web.site import Site, SiteOf, Viewer, ensure_searchable, may
+
+pages = APIRouter(include_in_schema=False)
+pages.routes.extend(many.router.routes)
+
+_STEP_SECONDS = 30.0
+Listed = Annotated[LiveQuery, Query()]
+Canceller = Annotated[Principal, may(tasks.cancel)]
+Resubmitter = Annotated[Principal, may(history.resubmit)]
+Revealer = Annotated[Principal, may(tasks.arguments)]
+Hastener = Annotated[Principal, may(delayed.hasten)]
+
+# Columns by state. Each is a macro in _tasks.html.
+_MIXED = ("task", "state", "since", "note")
+_NOTHING: Searched[TaskStatus] = Searched(())
+_COLUMNS = {
+    "running": ("task", "worker", "running_for", "progress", "attempt"),
+    "waiting": ("task", "waiting_for", "blocker"),
+    "queued": ("task", "stream", "waiting_for", "attempt"),
+    "delayed": ("task", "due", "attempt", "last_error"),
+    "dying": ("task", "worker", "reason", "last_error"),
+}
+
+
+@pages.get("/tasks", name="tasks")
+async def show_tasks(request: Request, site: SiteOf, who: Viewer, query: Listed) -> Response:
+    """Show live tasks."""
+    ensure_searchable(who, query.label, query.error)
+    problem, found = "", _NOTHING
+    try:
+        found = await site.read(tasks.find, site.nonet.stores, query)
+    except InvalidArgumentsError as error:
+        problem = str(error)
+    return render(
+        request,
+        "tasks.html",
+        422 if problem else 200,
+        found=found,
+        query=query,
+        problem=problem,
+        is_ended=False,
+        columns=_COLUMNS.get(query.state or "", _MIXED),
+        states=get_args(LiveState),
+        classes=sorted(item.name for item in site.nonet.registry),
+        now=await site.nonet.stores.broker.logical_now() if found.items else None,
+    )
+
+
+@pages.get("/find", name="find")
+async def find(request: Request, site: SiteOf, who: Viewer, id: Word) -> Response:
+    """Open the page of a task, group or workflow."""
+    path = await _path_of_id(request, site, id.strip())
+    if path:
+        return RedirectResponse(path, 303)
+    problem = f"no task, group or workflow has the id {id}"
+    return render(request, "task_missing.html", 404, id=id, problem=problem)
+
+
+async def _path_of_id(request: Request, site: Site, id: str) -> str:
+    """Return the path of the page of a task, group or workflow; empty if none is known."""
+    stores = site.nonet.stores
+    if await stores.workflows.exists(id):
+        return path_of(request, "workflow", id=id)
+    reads = (
+        ("task", site.nonet.status),
+        ("group", stores.groups.status),
+        ("task", stores.history.find),
+    )
+    for page, read in reads:
+        with suppress(NotFoundError):
+            if await read(id) is not None:
+                return path_of(request, page, id=id)
+    return ""
+
+
+@pages.get("/tasks/{id:path}", name="task")
+async def show_task(request: Request, site: SiteOf, id: str, who: Viewer) -> Response:
+    """Show a task."""
+    report, problem = None, ""
+    try:
+        report = await site.read(tasks.details, site.nonet.client, id)
+    except NotFoundError as error:
+        problem = str(error)
+    if report is not None and report.status.name:
+        return await _render(request, site, report, who)
+    if await site.nonet.stores.workflows.exists(id):
+        return RedirectResponse(path_of(request, "workflow", id=id), 303)
+    if report is None:
+        return render(request, "task_missing.html", 404, id=id, problem=problem)
+    return await _render(request, site, report, who)
+
+
+async def _render(
+    request: Request, site: Site, report: TaskReport, who: Principal, **more: Any
+) -> Response:
+    explained, facts = await _explained(site, report, who)
+    return render(
+        request,
+        "task.html",
+        report=report,
+        task=report.status,
+        why=explained,
+        facts=facts,
+        workflow=await _workflow_of(site, report.status.id),
+        why_not_again=report.why_not_again(site.nonet.registry),
+        labels=mask_names(report.envelope.labels) if report.envelope else {},
+        once=secrets.token_hex(8),
+        now=await site.nonet.broker.logical_now(),
+        **{"revealed": None, **more},
+    )
+
+
+async def _explained(
+    site: Site, report: TaskReport, who: Principal
+) -> tuple[Explanation | None, Facts | None]:
+    """Explain a live task; it may have ended by now."""
+    if report.is_live:
+        with suppress(NotFoundError):
+            return await site.explain(report.status.id, who)
+    return None, None
+
+
+async def _workflow_of(site: Site, id: str) -> str:
+    """Return the id of the workflow whose step a task is or was, or an empty text."""
+    if ":" not in id:
+        return ""
+
+    async def read() -> str:
+        return await site.nonet.stores.workflows.workflow_of(id)
+
+    return await site.shared.read(("workflow of", id), _STEP_SECONDS, read)
+
+
+@pages.post("/tasks/{id:path}/cancel", name="cancel_task")
+async def cancel(
+    request: Request, site: SiteOf, id: str, who: Canceller, reason: ReasonField = ""
+) -> Response:
+    """Cancel a task in whatever state it is."""
+    path = path_of(request, "task", id=id)
+    try:
+        await site.perform(who, tasks.cancel, site.nonet.client, id, reason)
+    except ConflictError as error:
+        return back(request, path, str(error), "bad")
+    return back(request, path, "Cancelled it. If it runs, its worker ends it within seconds.")
+
+
+@pages.post("/tasks/{id:path}/hasten", name="hasten_task")
+async def hasten(request: Request, site: SiteOf, id: str, who: Hastener) -> Response:
+    """Make a delayed task due now."""
+    found = await site.perform(who, delayed.hasten, site.nonet.stores, [id])
+    path = path_of(request, "task", id=id)
+    if not found.changed:
+        return back(request, path, "; ".join(found.problems("delayed")), "bad")
+    return back(request, path, "It is due now.")
+
+
+@pages.post("/tasks/{id:path}/again", name="resubmit_task")
+async def again(
+    request: Request,
+    site: SiteOf,
+    id: str,
+    who: Resubmitter,
+    once: Annotated[str, Form(min_length=8, max_length=64)],
+) -> Response:
+    """Submit a task again: a live one as a copy, a failed one at most once."""
+    client = site.nonet.client
+    report = await site.read(tasks.details, client, id)
+    if problem := report.why_not_again(site.nonet.registry):
+        raise ConflictError(f"task {id} cannot be submitted again: {problem}")
+    if report.letter is not None:
+        new = await site.perform(who, dead_letters.resubmit, client, report.letter.id)
+    elif report.is_live:
+        new = await site.perform(who, tasks.copy, client, id, once)
+    else:
+        new = await site.perform(who, history.resubmit, client, id)
+    path = path_of(request, "task", id=str(new))
+    return back(request, path, f"Submitted task {id} again: this is the new task.")
+
+
+@pages.post("/tasks/{id:path}/reveal", name="reveal_task")
+async def reveal(request: Request, site: SiteOf, id: str, who: Revealer) -> Response:
+    """Show arguments, result and the command that runs the task here, in this answer only."""
+    client = site.nonet.client
+    report = await site.read(tasks.details, client, id)
+    found, command = None, ""
+    async with site.changing(who, Action.REVEAL, f"arguments and result of task {id}"):
+        outcome = await tasks.outcome(client, id)
+        with suppress(NotFoundError):
+            found = await tasks.arguments(client, id)
+            command = remedies.of_call(found.task, plain(found.arguments))
+    revealed = {"outcome": outcome, "arguments": found, "command": command, "mask": MASK}
+    return await _render(request, site, report, who, revealed=revealed)
