@@ -16,6 +16,7 @@ their start) is left to a real start: see `may_be_preloaded`.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import marshal
@@ -42,7 +43,7 @@ _SCRIPTS = ("task-run", "task-scheduler", "task-worker")
 # Read by Nonet when it runs, not when it is imported, by the tasks of the tests, which each fork
 # imports, and by OpenTelemetry when it is set up; others may be read by a library's import.
 _HARMLESS = (
-    *("NONET_", "PROBE_", "EXAMPLE_", "UPGRADE_", "KUBERNETES_"),
+    *("NONET_", "PROBE_", "EXAMPLE_", "UPGRADE_", "KUBERNETES_", "PRELOADED_"),
     "COLUMNS",
     *("OTEL_EXPORTER_", "OTEL_BSP_", "OTEL_TRACES_", "OTEL_SERVICE_"),
 )
@@ -58,9 +59,13 @@ _NOT_IN_COMMANDS = (
     *("nonet.contrib", "nonet.cli.demo", "nonet.testing", "nonet.child_process"),
     "nonet.stores.sql.migrations",
 )
+# A variable of commands whose daemons and fork servers are forked, too, as those of `task-run dev`
+# are: their parent is another process then.
+CHILDREN = "PRELOADED_CHILDREN"
 # Values of PYTHONPATH of which no library is hidden.
 PLACES = {_TESTS}
 _MESSAGE_BYTES = 1 << 20
+_MOST_FILES, _FREE_NUMBERS = 64, 256
 _POLL_SECONDS = 0.005
 
 
@@ -200,6 +205,7 @@ def put_shims(folder: Path) -> dict[str, str]:
             command, variables = shim(name)
             _write_script(folder / name, f'exec {shlex.join(command)} "$@"')
     if variables:
+        variables[CHILDREN] = "1"
         command, _ = shim("python")
         programs = f'case "$1" in -c | *.py) exec {shlex.join(command)} "$@" ;; esac'
         _write_script(folder / "python", f'{programs}\nexec {shlex.quote(sys.executable)} "$@"')
@@ -269,7 +275,7 @@ def _serve() -> Sequence[str]:
         if owner in ready:
             os._exit(0)
         with listens.accept()[0] as asking:
-            message, files, _, _ = socket.recv_fds(asking, _MESSAGE_BYTES, 4)
+            message, files, _, _ = socket.recv_fds(asking, _MESSAGE_BYTES, _MOST_FILES)
         if message and os.fork() == 0:
             listens.close()
             os.close(owner)
@@ -287,9 +293,13 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> Sequence[str]:
             os.close(file)
         _report(pid, status)
     os.close(status)
-    for number, file in enumerate(streams):
+    # First to numbers that nothing has: what is received may have the number of another file.
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, _FREE_NUMBERS) for file in streams]
+    for number, file in zip((0, 1, 2, *order.get("held", ())), moved, strict=True):
         os.dup2(file, number)
-        os.close(file)
+    for file in (*streams, *moved):
+        if file > 2 and file not in order.get("held", ()):
+            os.close(file)
     os.setsid()
     os.chdir(order["cwd"])
     address = os.environ["PRELOADED_AT"]
@@ -301,8 +311,8 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> Sequence[str]:
     libraries = [item for item in sys.path[1:] if item != _TESTS]
     sys.path[:] = [*first, *places, *libraries]
     importlib.invalidate_caches()
-    if command[1:2] == ["dev"]:  # it starts daemons with its interpreter
-        os.environ |= {"PRELOADED_AT": address, "PRELOADED_PYTHON": sys.executable}
+    if command[1:2] == ["dev"] or CHILDREN in os.environ:
+        os.environ |= {"PRELOADED_AT": address, "PRELOADED_PYTHON": sys.executable, CHILDREN: "1"}
         sys.executable = f"{_TESTS}/preloaded_python"
     return command
 
@@ -315,6 +325,8 @@ def _as_started(command: list[str]) -> tuple[list[str], list[str]]:
     match command:
         case [_, "-P", "-c", _, *options]:
             return ["-c", *options], []
+        case [_, "-P", "-m", module, *options]:
+            return [module, *options], []
         case [_, "-c", _, *options]:
             return ["-c", *options], [""]
         case [sys.executable, *program]:
@@ -345,6 +357,9 @@ def _run(command: Sequence[str]) -> None:
     """
     if sys.argv[0] == "-c":
         exec(command[command.index("-c") + 1], {"__name__": "__main__"})
+        return
+    if command[1:3] == ["-P", "-m"]:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         return
     script = sys.argv[0]
     try:

@@ -16,9 +16,12 @@ import sys
 _PASSED_ON = {_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM}
 
 _signal.pthread_sigmask(_signal.SIG_BLOCK, _PASSED_ON)
+held = [int(name) for name in os.listdir("/proc/self/fd")]
+held = [file for file in held if file > 2 and os.path.exists(f"/proc/self/fd/{file}")]
 status, told = os.pipe()
 order = {"command": sys.argv[1:], "environment": dict(os.environ), "cwd": os.getcwd()}
-files = b"".join(file.to_bytes(4, sys.byteorder) for file in (0, 1, 2, told))
+order["held"] = held
+files = b"".join(file.to_bytes(4, sys.byteorder) for file in (0, 1, 2, *held, told))
 line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
 line.connect("\0" + os.environ["PRELOADED_AT"])
 line.sendmsg([marshal.dumps(order)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
