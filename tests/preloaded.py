@@ -154,7 +154,7 @@ class Preloaded:
 
 
 def run(
-    script: str, *arguments: str, variables: Mapping[str, str], cwd: Path, seconds: float = 180
+    script: str, *arguments: str, variables: Mapping[str, str], cwd: Path, seconds: float = 600
 ) -> subprocess.CompletedProcess[str]:
     """A console script of Nonet, or of Python's, to its end.
 
