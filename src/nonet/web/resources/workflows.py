@@ -86,9 +86,7 @@ async def resume_workflow(id: Id, site: SiteOf, who: Resumer) -> Resumed:
 async def show_workflows(request: Request, site: SiteOf, who: Viewer, query: Listed) -> Response:
     """Show workflows, those whose state changed last first."""
     found = await site.read(workflows.find, site.nonet.stores.workflows, query)
-    return render(
-        request, "workflows.html", found=found, query=query, states=("", *get_args(State))
-    )
+    return render(request, "workflows.html", found=found, query=query, states=get_args(State))
 
 
 @pages.get("/workflows/{id:path}", name="workflow")
