@@ -21,7 +21,6 @@ PAUSE = Pause("task:Sweep", NOON, "ann@host 7", "tape is down")
 NONE: dict[str, Any] = {
     **dict.fromkeys(("vo", "overlap", "last_id", "last_state", "paused"), ""),
     **dict.fromkeys(("fired", "skipped", "missed", "suppressed", "jitter"), 0),
-    "args": {},
     "last": None,
     "catch_up": "one",
 }

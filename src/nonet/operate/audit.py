@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nonet.base.durations import moment
-from nonet.operate.lists import PRINTABLE, Age, ListQuery, Page, opened, sealed
+from nonet.operate.lists import Age, ListQuery, Page, Text, opened, sealed
 from nonet.stores.sql.audit import AuditEntry
 
 if TYPE_CHECKING:
@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 class AuditQuery(ListQuery):
     """Which entries are listed."""
 
-    who: str = Field(
-        default="", max_length=255, pattern=PRINTABLE, description="Only of alice, or token:ci."
-    )
-    action: str = Field(
-        default="", max_length=32, pattern=PRINTABLE, description="Only this one: cancel, login, …"
-    )
+    who: Text = Field(default="", description="Only of alice, or token:ci.")
+    action: Text = Field(default="", description="Only this one: cancel, login, …")
     since: Age = Field(
         default="", description="Not older: a time (UTC without a zone), or an age such as 1d."
     )

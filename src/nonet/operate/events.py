@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from nonet.base.errors import suggestion
 from nonet.base.keys import EVENT_KINDS
-from nonet.operate.lists import PRINTABLE, ListQuery, Page, opened, sealed
+from nonet.operate.lists import ListQuery, Page, Text, opened, sealed
 from nonet.rules.viewing import for_viewer
 from nonet.stores.namespace.events import Event
 
@@ -24,11 +24,9 @@ class EventQuery(ListQuery):
         json_schema_extra={"enum": [*sorted(EVENT_KINDS)]},
         description=f"Only events of this kind: {', '.join(EVENT_KINDS)}.",
     )
-    text: str = Field(
+    text: Text = Field(
         default="",
-        max_length=500,
-        pattern=PRINTABLE,
-        description="Only events with this in their text, or in the name of the one who did it.",
+        description="Only events with this in their text, or in the name of the operator.",
     )
 
     @field_validator("kind")

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from nonet.base.actor import who
 from nonet.operate.audited import audited
-from nonet.operate.lists import PRINTABLE, ListQuery, Page, Remember, always, cut
+from nonet.operate.lists import ListQuery, Page, Remember, Text, always, cut
 from nonet.rules.findings.refusal import lasting, named
 from nonet.rules.permissions import Action
 from nonet.stores.namespace.lock_board import (
@@ -39,14 +39,9 @@ WARNING = (
 class LockQuery(ListQuery):
     """Which locks are listed."""
 
-    text: str = Field(
-        default="", max_length=1000, pattern=PRINTABLE, description="Part of the name."
-    )
-    object_type: str = Field(
-        default="",
-        max_length=1000,
-        pattern=PRINTABLE,
-        description="Only locks of this object type, such as Job.",
+    text: Text = Field(default="", description="Part of the name.")
+    object_type: Text = Field(
+        default="", description="Only locks of this object type, such as Job."
     )
     show: int = Field(
         default=5, ge=1, le=1000, description="Name at most this many holders and waiters."
@@ -166,10 +161,10 @@ def arrange(held: Names, waiting: dict[str, int]) -> LocksInUse:
 def consequences(found: LockStatus) -> list[str]:
     """Return what a forced release of a lock that is held would do, one sentence each."""
     if found.used is not None:
-        told = [f"would empty {found.lock} of {found.used}; the tasks that it counts continue"]
+        lines = [f"would empty {found.lock} of {found.used}; the tasks that it counts continue"]
     else:
-        told = [f"would take it from {named(one)}: {lasting(one)}" for one in found.holders]
+        lines = [f"would take it from {named(one)}: {lasting(one)}" for one in found.holders]
         if found.holding > len(found.holders):
-            told.append(f"and {found.holding - len(found.holders)} more")
-        told.append(f"warning: {WARNING}")
-    return [*told, f"{found.waiting} tasks wait for it"]
+            lines.append(f"and {found.holding - len(found.holders)} more")
+        lines.append(f"warning: {WARNING}")
+    return [*lines, f"{found.waiting} tasks wait for it"]

@@ -120,23 +120,8 @@ async def look(
         kept=kept,
         quarantined=figures.quarantined,
         streams=streams_of(figures),
-        crews=[_crew(size, workers) for size in Size],
         active=active_of(figures),
-        stalls={
-            worker.name: (worker.blocked_by, worker.blocked_seconds)
-            for worker in workers
-            if worker.blocked_seconds
-        },
-        holds={
-            worker.name: (worker.held_by, worker.held_seconds)
-            for worker in workers
-            if worker.held_seconds
-        },
-        narrow={
-            worker.name: most
-            for worker in workers
-            if worker.alive and (most := worker.fetches_at_most) is not None
-        },
+        **_of_workers(workers),
         waiters=await reader.read("locks", lambda: _waiters(stores)),
         pauses=await reader.read("pauses", stores.controls.load, seconds=0),
         deaths=deaths,
@@ -157,6 +142,28 @@ async def look(
         unreadable=reader.problems,
     )
     return situation, figures, workers
+
+
+def _of_workers(workers: Sequence[WorkerStatus]) -> dict[str, Any]:
+    """Return the part of a situation that the reports of workers have."""
+    return {
+        "crews": [_crew(size, workers) for size in Size],
+        "stalls": {
+            worker.name: (worker.blocked_by, worker.blocked_seconds)
+            for worker in workers
+            if worker.blocked_seconds
+        },
+        "holds": {
+            worker.name: (worker.held_by, worker.held_seconds)
+            for worker in workers
+            if worker.held_seconds
+        },
+        "narrow": {
+            worker.name: most
+            for worker in workers
+            if worker.alive and (most := worker.fetches_at_most) is not None
+        },
+    }
 
 
 class _Reader:

@@ -19,11 +19,12 @@ from nonet.base.actor import who
 from nonet.base.errors import NotFoundError
 from nonet.operate.audited import audited
 from nonet.operate.calendar import FULL, Cell, day, following, only
-from nonet.operate.lists import PRINTABLE, ListQuery, Page, cut, view_of
+from nonet.operate.lists import ListQuery, Page, Text, cut, view_of
 from nonet.rules.findings.remedies import of_pause
 from nonet.rules.pauses import Pause, in_full
 from nonet.rules.permissions import Action
 from nonet.rules.viewing import for_viewer
+from nonet.stores.namespace.periodic import EntryStatus
 from nonet.tasks.handles import Handle
 from nonet.tasks.schedules import MICROSECOND, TaskScheduleBase, next_after
 from nonet.tasks.schedules.description import described, in_words, zone_of
@@ -32,7 +33,6 @@ from nonet.tasks.secrecy import masked_arguments
 if TYPE_CHECKING:
     from nonet.client.client import Client
     from nonet.stores.namespace.leadership import Leader
-    from nonet.stores.namespace.periodic import EntryStatus
     from nonet.stores.stores import Stores
     from nonet.tasks.registry import Registry
 
@@ -46,18 +46,9 @@ _LATE_SECONDS = 30.0
 class EntryQuery(ListQuery):
     """Which periodic entries are listed."""
 
-    text: str = Field(
-        default="", max_length=500, pattern=PRINTABLE, description="Part of the class or the name."
-    )
-    task: str = Field(
-        default="",
-        max_length=255,
-        pattern=PRINTABLE,
-        description="Only entries of this class; a bare name will do.",
-    )
-    vo: str = Field(
-        default="", max_length=255, pattern=PRINTABLE, description="Only entries of this VO."
-    )
+    text: Text = Field(default="", description="Part of the class or the name.")
+    task: Text = Field(default="", description="Only entries of this class; a bare name will do.")
+    vo: Text = Field(default="", description="Only entries of this VO.")
     state: State | None = Field(default=None, description="Only entries in this state.")
 
 
@@ -97,59 +88,20 @@ class LeaderView:
         return self.waits_for or str(self.loops.get("periodic entries", {}).get("error", ""))
 
 
-@dataclass(frozen=True, slots=True)
-class EntryView:
-    """A periodic entry.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryView(EntryStatus):
+    """A periodic entry, and why it does not run.
 
     Attributes:
-        entry: its identity, for the other calls.
-        task: full name of its class.
-        vo: empty for a class that is not VO-aware.
-        name: of the entry, among those of its class.
-        schedule: as in the configuration.
-        origin: where it is defined; ``class``: in its class.
-        enabled: false: it never fires.
-        overlap: what becomes of an occurrence while the last one runs; empty: it is skipped if the
-            class takes a mutex.
-        catch_up: which missed occurrences are submitted.
-        jitter: each occurrence is up to this many seconds later.
         state: ``planned``, ``waiting``, ``running``, ``paused``, ``disabled``, ``finished`` or
             ``broken``.
         why: the first thing that keeps it from running now, or when it fires.
-        next: when it fires next; null: it is disabled, or its schedule has ended.
         late_seconds: for how long it is overdue; null: it is not.
-        last: the occurrence that was submitted last.
-        last_id: the task that was submitted last.
-        last_state: where that task is, or how it ended; empty: there is none.
-        fired: how many occurrences were submitted.
-        skipped: occurrences that were due while the last one ran.
-        missed: occurrences that were too old, after an outage.
-        suppressed: occurrences that were due while it was paused.
-        paused: who paused it, when and why; empty: it is not paused.
     """
 
-    entry: str
-    task: str
-    vo: str
-    name: str
-    schedule: str
-    origin: str
-    enabled: bool
-    overlap: str
-    catch_up: str
-    jitter: float
     state: State
     why: str
-    next: datetime | None
     late_seconds: float | None
-    last: datetime | None
-    last_id: str
-    last_state: str
-    fired: int
-    skipped: int
-    missed: int
-    suppressed: int
-    paused: str
 
     @property
     def rule(self) -> str:
@@ -168,7 +120,7 @@ class EntryView:
         return at.astimezone(ZoneInfo(self.zone)).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EntryInFull(EntryView):
     """A periodic entry with its next occurrences.
 
@@ -281,7 +233,8 @@ async def run(stores: Stores, client: Client, entry: str) -> Handle[Any]:
         InvalidArgumentsError: its class refuses the configured arguments.
     """
     (item,) = await _known(stores, [entry])
-    task = client.registry.get(item.task).arguments.build(item.args)
+    arguments = await stores.periodic.arguments(entry)
+    task = client.registry.get(item.task).arguments.build(arguments)
     handle = await client.submit(task, labels={"entry": entry})
     await stores.events.log("schedule-run", who(), f"{entry}: {handle}")
     return handle
@@ -318,7 +271,8 @@ async def reveal(stores: Stores, entry: str, registry: Registry) -> Mapping[str,
     """
     (item,) = await _known(stores, [entry])
     task_class = registry.find(item.task)
-    return masked_arguments(item.args, task_class.cls if task_class else None)
+    arguments = await stores.periodic.arguments(entry)
+    return masked_arguments(arguments, task_class.cls if task_class else None)
 
 
 async def _known(stores: Stores, wanted: Sequence[str]) -> list[EntryStatus]:
@@ -373,20 +327,20 @@ async def _leader(stores: Stores, is_viewer: bool = False) -> LeaderView | None:
 
 def leader_view(found: Leader) -> LeaderView:
     """Return what a leader reports."""
-    told = json.loads(found.info or "{}")
-    config = told.get("config", {})
+    report = json.loads(found.info or "{}")
+    config = report.get("config", {})
     return LeaderView(
-        name=told.get("name", found.owner),
+        name=report.get("name", found.owner),
         term=found.term,
-        since=told.get("since"),
+        since=report.get("since"),
         lease_ends=found.expiry,
-        entries=told.get("entries", 0),
-        remembers=told.get("remembers", ""),
-        waits_for=told.get("waits_for", ""),
+        entries=report.get("entries", 0),
+        remembers=report.get("remembers", ""),
+        waits_for=report.get("waits_for", ""),
         config_version=config.get("version", ""),
         config_problem=config.get("problem", ""),
-        broken=told.get("broken", {}),
-        loops=told.get("loops", {}),
+        broken=report.get("broken", {}),
+        loops=report.get("loops", {}),
     )
 
 
@@ -509,7 +463,7 @@ def leader_in_words(leader: LeaderView | None) -> str:
     return text + (f"; nothing fires yet: {leader.held_up}" if leader.held_up else "")
 
 
-def options(item: EntryStatus | EntryView) -> str:
+def options(item: EntryStatus) -> str:
     """Return the command-line options that select an entry."""
     vo = ["--vo", item.vo] if item.vo else []
     return shlex.join([item.task, *vo, "--name", item.name])

@@ -13,7 +13,7 @@ from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.base.streams import Size
 from nonet.operate.audited import audited
-from nonet.operate.lists import PRINTABLE, ListQuery, Page, Remember, always, cut
+from nonet.operate.lists import ListQuery, Page, Remember, Text, always, cut
 from nonet.rules.permissions import Action
 from nonet.stores.queue.workers import State, WorkerStatus
 
@@ -31,10 +31,8 @@ class WorkerQuery(ListQuery):
 
     size: Size | None = Field(default=None, description="Only workers of this size.")
     state: State | None = Field(default=None, description="Only workers in this state.")
-    text: str = Field(
+    text: Text = Field(
         default="",
-        max_length=500,
-        pattern=PRINTABLE,
         description="Only workers with this in their name, version or the class of a task.",
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 from functools import cache
+from importlib import import_module
+from inspect import cleandoc
 from typing import Any
 
 from fastapi.openapi.utils import get_openapi
@@ -65,13 +67,27 @@ def described() -> dict[str, Any]:
 
 def _describe(schema: dict[str, Any]) -> None:
     """Describe the fields of a dataclass by the section ``Attributes`` of its docstring."""
-    summary, _, rest = schema.get("description", "").partition("\n\n")
-    fields = _attributes(rest)
+    text = schema.get("description", "")
+    summary, fields = text.partition("\n\n")[0], _documented().get(text) or _attributes(text)
     if summary:
         schema["description"] = " ".join(summary.split())
     for name, property in schema.get("properties", {}).items():
         if name in fields and "$ref" not in property:
             property.setdefault("description", fields[name])
+
+
+@cache
+def _documented() -> dict[str, dict[str, str]]:
+    """Return the descriptions of the fields of each view, also inherited ones, by its docstring."""
+    found: dict[str, dict[str, str]] = {}
+    for noun in resources():
+        module = import_module(f"nonet.operate.{noun.__name__.rpartition('.')[2]}")
+        for view in (item for item in vars(module).values() if isinstance(item, type)):
+            fields: dict[str, str] = {}
+            for one in view.__mro__[::-1]:
+                fields |= _attributes(cleandoc(one.__doc__ or ""))
+            found[cleandoc(view.__doc__ or "")] = fields
+    return found
 
 
 def _attributes(text: str) -> dict[str, str]:

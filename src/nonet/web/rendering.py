@@ -203,11 +203,11 @@ def _shape_of(app: FastAPI, *key: str) -> str | None:
     return shapes[key]
 
 
-def _told(request: Request) -> list[Message]:
+def _messages_of(request: Request) -> list[Message]:
     try:
         text, kind = json.loads(base64.urlsafe_b64decode(request.cookies.get(_MESSAGE, "")))
         return [Message(str(text), "bad" if kind == "bad" else "good")]
-    except (ValueError, TypeError, RecursionError):  # there is none, or somebody made it up
+    except (ValueError, TypeError, RecursionError):  # there is none, or it is made up
         return []
 
 
@@ -222,7 +222,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     base: str = request.scope.get("root_path", "")
 
     # An open page shows only some sections of the answer: leave the message to the next whole page.
-    messages = [] if REFRESH in request.headers else _told(request)
+    messages = [] if REFRESH in request.headers else _messages_of(request)
 
     def allowed(action: str) -> bool:
         return who is not None and who.may(Action(action)) and site.is_writable(Action(action))

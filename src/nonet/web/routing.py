@@ -14,15 +14,13 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from nonet.base.plain import plain
-from nonet.operate.lists import PRINTABLE
+from nonet.operate.lists import PRINTABLE, Text as Text
 from nonet.rules.permissions import Principal
 from nonet.rules.viewing import seen
 
 PREFIX = "/api/v1"
 
 
-Text = Annotated[str, StringConstraints(max_length=1000, pattern=PRINTABLE)]
-"""A short text in a body."""
 Id = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")]
 """An id of a task in a body."""
 ClassName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=PRINTABLE)]

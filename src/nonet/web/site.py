@@ -162,7 +162,7 @@ SiteOf: TypeAlias = Annotated[Site, Depends(get_site)]
 
 
 def get_principal(request: Request) -> Principal:
-    """Return who sends a request. The guard has refused requests of nobody."""
+    """Return who sends a request. The guard has refused requests without a principal."""
     principal: Principal = request.state.principal
     return principal
 

@@ -244,16 +244,7 @@ async def resubmit(
     task-run dlq resubmit --task RemoveFile --newer-than 2d --dry-run
     task-run dlq resubmit --cluster 9e7ff739af7d1835 --rate 10
     """
-    if query.status == "FAILED":
-        raise ConfigurationError(
-            "--status FAILED: the new tasks of these letters died and have rows of their own; "
-            "resubmit those"
-        )
-    if query.status == "DISPATCHED" and not again:
-        raise ConfigurationError(
-            "--status DISPATCHED: these letters were resubmitted already; add --again to resubmit "
-            "those whose new task did not succeed"
-        )
+    _check_status(query.status, again)
     chosen = rows.filter(target, query, status="PENDING")
     async with target.application() as nonet:
         letters, client = await nonet.dead_letters(), nonet.client
@@ -276,6 +267,20 @@ async def resubmit(
         if not report.items:
             echo(_NOTHING, err=True)
         return report.code()
+
+
+def _check_status(status: str | None, again: bool) -> None:
+    """Reject a status whose letters cannot be resubmitted."""
+    if status == "FAILED":
+        raise ConfigurationError(
+            "--status FAILED: the new tasks of these letters died and have rows of their own; "
+            "resubmit those"
+        )
+    if status == "DISPATCHED" and not again:
+        raise ConfigurationError(
+            "--status DISPATCHED: these letters were resubmitted already; add --again to resubmit "
+            "those whose new task did not succeed"
+        )
 
 
 @app.command()

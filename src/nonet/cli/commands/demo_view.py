@@ -18,14 +18,14 @@ _LINE_SECONDS = 5.0
 
 def progress(*, silent: bool) -> Progress:
     """Return a function that prints a line for each step, and another every few seconds."""
-    last, said = "", 0.0
+    last, printed_at = "", 0.0
 
     def show(doing: str, done: int, total: int) -> None:
-        nonlocal last, said
-        if not silent and (doing != last or time.monotonic() > said + _LINE_SECONDS):
+        nonlocal last, printed_at
+        if not silent and (doing != last or time.monotonic() > printed_at + _LINE_SECONDS):
             count = f": {done} of {total} tasks" if done else ""
             echo(doing + count, err=True)
-            last, said = doing, time.monotonic()
+            last, printed_at = doing, time.monotonic()
 
     return show
 

@@ -107,7 +107,7 @@ def dev(
 
 
 def _writer(on_closed: Callable[[], None]) -> Callable[[str], None]:
-    """Return a function that writes a line to stdout, and reports that nobody reads it."""
+    """Return a function that writes a line to stdout, and reports a closed stdout."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     is_closed = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,9 +23,84 @@ if TYPE_CHECKING:
     from nonet.tasks.task import SubmitOptions
 
 
+@dataclass(frozen=True, kw_only=True)
+class One:
+    """The arguments of one task, and the options of its submission."""
+
+    args: Args = "[]"
+    kwargs: Kwargs = "{}"
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="Do not start before this time: ISO 8601, UTC unless it has an offset.",
+            show_default="now",
+        ),
+    ] = None
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Do not start before this time from now: 3600 (seconds), 90m or 2h.",
+            show_default="none",
+        ),
+    ] = None
+    id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Id of the task; submitting the same id again creates no second task.",
+            show_default="random",
+        ),
+    ] = None
+    start_by: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Let the task expire if it has not started this many seconds from now.",
+            show_default="as the class defines",
+        ),
+    ] = None
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Label of the task; 'priority' and 'size' override the class. Repeatable.",
+        ),
+    ] = None
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Wait this many seconds for the task to end, and print its result.",
+            show_default="do not wait",
+        ),
+    ] = None
+
+    @property
+    def given(self) -> list[str]:
+        """The options that the user gave."""
+        chosen = [item.name for item in fields(self) if getattr(self, item.name) != item.default]
+        return [f"--{name.replace('_', '-')}" for name in chosen]
+
+    def options(self, name: str) -> SubmitOptions:
+        """Return the options for `nonet.Nonet.submit`.
+
+        Args:
+            name: full name of the class, for errors.
+        """
+        options: SubmitOptions = {"id": self.id, "labels": labels_of(self.label)}
+        options["at_time"], options["delay"] = start_of(name, self.at, self.delay, "--")
+        if self.start_by is not None:
+            options["start_by"] = self.start_by
+        return options
+
+
 @operation
 async def submit(
     target: CodeTarget,
+    one: One,
     task: Annotated[
         str | None,
         typer.Argument(
@@ -33,56 +109,6 @@ async def submit(
             "from stdin.",
             show_default=False,
             autocompletion=classes,
-        ),
-    ] = None,
-    args: Args = "[]",
-    kwargs: Kwargs = "{}",
-    at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHEN",
-            help="Do not start before this time: ISO 8601, UTC unless it has an offset.",
-            show_default="now",
-        ),
-    ] = None,
-    delay: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="Do not start before this time from now: 3600 (seconds), 90m or 2h.",
-            show_default="none",
-        ),
-    ] = None,
-    id: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="Id of the task; submitting the same id again creates no second task.",
-            show_default="random",
-        ),
-    ] = None,
-    start_by: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Let the task expire if it has not started this many seconds from now.",
-            show_default="as the class defines",
-        ),
-    ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Label of the task; 'priority' and 'size' override the class. Repeatable.",
-        ),
-    ] = None,
-    wait: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="Wait this many seconds for the task to end, and print its result.",
-            show_default="do not wait",
         ),
     ] = None,
     as_json: Json = False,
@@ -104,24 +130,10 @@ async def submit(
     echo '{"task": "RemoveFile", "args": ["/lhcb/a"], "id": "a"}' | task-run submit
     """
     if task is None:
-        given: dict[str, Any] = {"--args": args != "[]", "--kwargs": kwargs != "{}", "--at": at}
-        given |= {
-            "--delay": delay,
-            "--id": id,
-            "--start-by": start_by,
-            "--label": label,
-            "--wait": wait,
-        }
-        for_one = [
-            name for name, value in given.items() if value is not None and value is not False
-        ]
-        return await _submit_lines(target, for_one, as_json)
+        return await _submit_lines(target, one.given, as_json)
     nonet = target.application()
-    name, built = build_task(nonet, task, args, kwargs)
-    options: SubmitOptions = {"id": id, "labels": labels_of(label)}
-    options["at_time"], options["delay"] = start_of(name, at, delay, "--")
-    if start_by is not None:
-        options["start_by"] = start_by
+    name, built = build_task(nonet, task, one.args, one.kwargs)
+    options = one.options(name)
     async with nonet:
         try:
             handle = await nonet.submit(built, **options)
@@ -130,7 +142,7 @@ async def submit(
                 names = ("scope", "active", "ceiling", "retry_after")
                 print_json({name: getattr(error, name) for name in names})
             raise
-        return await _report(nonet, handle, wait, as_json)
+        return await _report(nonet, handle, one.wait, as_json)
 
 
 async def _submit_lines(target: CodeTarget, given: list[str], as_json: bool) -> ExitCode:

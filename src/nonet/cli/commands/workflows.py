@@ -195,7 +195,7 @@ async def resume(
 
 
 def _ensure_asked(yes: bool, why: str, verb: str) -> None:
-    """Refuse what cannot be undone if the command can neither ask nor was told not to."""
+    """Refuse what cannot be undone if the command can neither ask nor has ``--yes``."""
     if not yes and not is_at_terminal():
         raise ConfigurationError(
             f"{why}, and stdin is not a terminal, so nothing was done. Add --yes to {verb} it"

@@ -109,11 +109,11 @@ def _described(error: BaseException, is_ours: _Project) -> str:
     cause: Any = error.__cause__ if isinstance(error, NonetError) else error
     if cause is None:
         return str(error)
-    told = traceback.TracebackException.from_exception(cause, compact=True)
-    told.stack = traceback.StackSummary.from_list(
-        frame for frame in told.stack if is_ours(frame.filename)
+    shown = traceback.TracebackException.from_exception(cause, compact=True)
+    shown.stack = traceback.StackSummary.from_list(
+        frame for frame in shown.stack if is_ours(frame.filename)
     )
-    return "".join(told.format(chain=False)).rstrip()
+    return "".join(shown.format(chain=False)).rstrip()
 
 
 if __name__ == "__main__":

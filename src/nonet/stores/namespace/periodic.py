@@ -84,13 +84,25 @@ class EntryStatus:
 
     Attributes:
         entry: its identity, ``full_name|vo|name`` with VO and name escaped.
+        task: full name of its class.
         vo: empty for a class that is not VO-aware.
-        next: when it fires next; None: it is disabled, or its schedule has ended.
-        last: the occurrence that was submitted last, None before the first.
-        last_id, last_state: the task submitted last, and where it is now (empty: ended).
-        fired, skipped, missed, suppressed: how many occurrences were submitted; were skipped
-            because the previous one was running; were too old; came during a pause.
-        paused: operator, time and reason of its pause; empty without one.
+        name: of the entry, among those of its class.
+        schedule: as in the configuration.
+        origin: where it is defined; ``class``: in its class.
+        enabled: false: it never fires.
+        overlap: what becomes of an occurrence while the last one runs; empty: it is skipped if the
+            class takes a mutex.
+        catch_up: which missed occurrences are submitted.
+        jitter: each occurrence is up to this many seconds later.
+        next: when it fires next; null: it is disabled, or its schedule has ended.
+        last: the occurrence that was submitted last; null before the first.
+        last_id: the task that was submitted last.
+        last_state: where that task is, or how it ended; empty: unknown, or there is none.
+        fired: how many occurrences were submitted.
+        skipped: occurrences that were due while the last one ran.
+        missed: occurrences that were too old, after an outage.
+        suppressed: occurrences that were due while it was paused.
+        paused: who paused it, when and why; empty: it is not paused.
         held_back: another pause that keeps its tasks from starting: of the class, of everything, or
             of the stream in which the last submitted task waits.
     """
@@ -105,7 +117,6 @@ class EntryStatus:
     overlap: str
     catch_up: str
     jitter: float
-    args: Mapping[str, Any] = field(repr=False)
     next: datetime | None
     last: datetime | None
     last_id: str
@@ -199,6 +210,14 @@ class Periodic(RedisStore):
         """Return the stored next occurrence of an entry whose schedule is evaluated once."""
         found = await self._client.hget(f"{self._prefix}periodic:next", entry)
         return readable_hash(_NEXT, {entry.encode(): found}, instant).get(entry) if found else None
+
+    async def arguments(self, entry: str) -> Mapping[str, Any]:
+        """Return the arguments of an entry; empty if there is no such entry."""
+        key = "periodic:entries"
+        found = await self._client.hget(f"{self._prefix}{key}", entry)
+        shown = readable_hash(key, {entry.encode(): found}, json.loads) if found else {}
+        arguments: Mapping[str, Any] = shown.get(entry, {}).get("args", {})
+        return arguments
 
     async def statuses(self) -> list[EntryStatus]:
         """Return all planned and disabled entries, sorted by identity."""

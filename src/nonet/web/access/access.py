@@ -13,4 +13,4 @@ class Access(Protocol):
     """Finds the principal of a request."""
 
     async def identify(self, request: Request) -> Principal | None:
-        """Return who sends a request; None: nobody that is known."""
+        """Return who sends a request; None: a stranger."""

@@ -118,7 +118,7 @@ async def oidc_callback(request: Request, site: SiteOf, login: LoginOf) -> Respo
                 "NONET_WEB_OIDC_ROLES gives none of them a role. Ask an admin of this dashboard.",
             )
     except HTTPException as error:
-        if error.status_code == 403:  # or anybody could fill the audit
+        if error.status_code == 403:  # else any stranger could fill the audit
             await login.count_attempt("address", address.get())
         await site.audit.record("?", "login", "by OIDC", str(error.detail))
         raise

@@ -80,15 +80,15 @@ async def release(
         problem = f"{typed.strip()!r:.200} is not the name of this lock: nothing was released"
         return _preview(request, await locks.get(stores, name, _MOST_SHOWN), problem)
     done = await site.perform(who, locks.release, stores, name)
-    told = [f"released {name}"]
-    told += [f"voided {named(holder)}" for holder in done.voided[:_SHOWN]]
+    lines = [f"released {name}"]
+    lines += [f"voided {named(holder)}" for holder in done.voided[:_SHOWN]]
     if len(done.voided) > _SHOWN:
-        told.append(f"and {len(done.voided) - _SHOWN} more")
+        lines.append(f"and {len(done.voided) - _SHOWN} more")
     if done.dropped:
-        told.append(f"emptied it of {done.dropped}")
+        lines.append(f"emptied it of {done.dropped}")
     if done.woken:
-        told.append(f"woke {counted(len(done.woken), 'task')}")
-    return back(request, path_of(request, "lock", name=name), ", ".join(told))
+        lines.append(f"woke {counted(len(done.woken), 'task')}")
+    return back(request, path_of(request, "lock", name=name), ", ".join(lines))
 
 
 def _preview(request: Request, found: LockStatus, problem: str = "") -> Response:
