@@ -50,7 +50,7 @@ async def test_contended_locks_come_first(nonet: Nonet, client: AsyncClient) -> 
 async def test_the_whole_name_opens_the_lock(client: AsyncClient) -> None:
     """A search for the name of a lock leads to its page, also if it is free."""
     answer = await client.get("/locks", params={"text": JOB}, follow_redirects=True)
-    assert answer.url.path == f"/locks/{JOB}" and "Nobody holds it now" in answer.text
+    assert answer.url.path == f"/locks/{JOB}" and "It is free" in answer.text
 
 
 async def test_a_lock_is_released_with_the_keyboard(nonet: Nonet, address: str, page: Page) -> None:

@@ -12,11 +12,10 @@ from starlette.types import ASGIApp
 
 from nonet.app import Nonet
 from nonet.config.web_settings import WebSettings
-from nonet.web import error_responses as failures, openapi
-from nonet.web.access import login_pages
+from nonet.web import error_responses as failures, login_pages, openapi
 from nonet.web.access.access import Access
-from nonet.web.access.guard import Below, Guard
 from nonet.web.access.login import Login
+from nonet.web.guard import Below, Guard
 from nonet.web.measured import Measured, Requests
 from nonet.web.namespaces import Namespaces
 from nonet.web.resources import resources

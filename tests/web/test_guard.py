@@ -19,8 +19,8 @@ from nonet import Nonet
 from nonet.base.errors import NonetError
 from nonet.config.web_settings import WebSettings
 from nonet.rules.permissions import ACTIONS, READING, Action, Role
-from nonet.web.access.guard import PUBLIC
 from nonet.web.app import create_app, routers
+from nonet.web.guard import PUBLIC
 from nonet.web.site import get_principal
 
 # These need a login, but no permission: they are about the caller's own sessions.
