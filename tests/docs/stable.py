@@ -1,14 +1,13 @@
 """Run ``task-run`` commands, and replace what differs from run to run: times, ids, hosts.
 
 The real commands run. The texts of cells are replaced before a table is laid out, so that its
-columns have the same widths on every machine. A script: it reads a JSON list of commands, imports
-what they need, forks for each, and prints a JSON list of what they print.
+columns have the same widths on every machine. A script: it reads a JSON list of commands, forks for
+each, and prints a JSON list of what they print.
 """
 
 from __future__ import annotations
 
 import getpass
-import importlib
 import json
 import os
 import re
@@ -55,10 +54,6 @@ def main() -> None:
     """Run the commands of stdin."""
     from nonet.cli import output, run
 
-    for place in {place.module for place in run.PLACES.values()}:
-        importlib.import_module(f"nonet.cli.commands.{place}")
-    for library in ("nonet.app", "redis.asyncio", "sqlalchemy.ext.asyncio", "aiosqlite"):
-        importlib.import_module(library)
     cell, printable = output.cell, output.printable
 
     def stable_cell(value: Any) -> str:

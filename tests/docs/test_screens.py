@@ -10,7 +10,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -45,9 +44,10 @@ class System:
         """Return what commands print at a terminal of 80 columns, without colours."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         more = {"COLUMNS": str(_COLUMNS), "PYTHONPATH": str(_TESTS)}
+        command, forks = preloaded.shim("python")
         ended = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("stable.py"))],
-            env={**kept, **self._variables, **more},
+            [*command, str(Path(__file__).with_name("stable.py"))],
+            env={**kept, **self._variables, **more, **forks},
             cwd=self._home,
             input=json.dumps([command.split() for command in commands]),
             stdout=subprocess.PIPE,
