@@ -73,7 +73,7 @@ def may_be_preloaded(script: str, environment: Mapping[str, str]) -> bool:
     """Whether a fork does the same as a real start, with these variables beside our own."""
     return (
         os.environ.get("PRELOADED") != "0"
-        and script in _SCRIPTS
+        and script in (*_SCRIPTS, "python")
         and all(
             name.startswith(_HARMLESS) or (name == "PYTHONPATH" and value in PLACES)
             for name, value in environment.items()
@@ -320,7 +320,7 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> Sequence[str]:
 def _as_started(command: list[str]) -> tuple[list[str], list[str]]:
     """What the interpreter makes of its command line: `sys.argv`, and where it imports from first.
 
-    A command is a script, or the interpreter with code or a program.
+    A command is a script, or the interpreter with code, a module or a program.
     """
     match command:
         case [_, "-P", "-c", _, *options]:
@@ -329,6 +329,8 @@ def _as_started(command: list[str]) -> tuple[list[str], list[str]]:
             return [module, *options], []
         case [_, "-c", _, *options]:
             return ["-c", *options], [""]
+        case [_, "-m", module, *options]:
+            return [module, *options], [os.getcwd()]
         case [sys.executable, *program]:
             command = program
     return command, [str(Path(command[0]).absolute().parent)]
@@ -350,7 +352,7 @@ def _report(pid: int, status: int) -> None:
 
 
 def _run(command: Sequence[str]) -> None:
-    """Run a console script, or code, to its end, as the interpreter does.
+    """Run a script, a module or code to its end, as the interpreter does.
 
     A command that exits need not take its modules apart: that is 0.06 CPU seconds of about 0.15.
     Daemons do, because they may have threads at their end.
@@ -358,7 +360,7 @@ def _run(command: Sequence[str]) -> None:
     if sys.argv[0] == "-c":
         exec(command[command.index("-c") + 1], {"__name__": "__main__"})
         return
-    if command[1:3] == ["-P", "-m"]:
+    if "-m" in command[1:3] and Path(command[0]).name == "python":
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         return
     script = sys.argv[0]

@@ -36,7 +36,7 @@ def test_its_configuration_is_good(example: Example) -> None:
 
 def test_each_task_has_an_entry_point(example: Example) -> None:
     """What the modules define is what is registered."""
-    names = {row["name"].rpartition(":")[2] for row in example.json("task-run", "classes")}
+    names = {row["name"].rpartition(":")[2] for row in example.json("task-run", "classes")["items"]}
     defined = example.said(
         "python",
         "-c",

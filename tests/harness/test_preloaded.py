@@ -67,4 +67,4 @@ def test_a_killed_fork_reports_its_signal(tmp_path: Path, redis_url: str) -> Non
 def test_variables_that_are_read_at_the_start_need_a_real_start(name: str, forks: bool) -> None:
     """What the loader, the interpreter or a library reads at its start is not read again."""
     assert may_be_preloaded("task-worker", {name: "1"}) is forks
-    assert not may_be_preloaded("python", {})
+    assert not may_be_preloaded("sleep", {})
