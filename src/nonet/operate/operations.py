@@ -116,8 +116,7 @@ class Operations(Program):
         """
         from nonet.operate.schedules import run
 
-        client = self._opened_client()
-        return await run(client.stores, client, entry.entry)
+        return await run(self._opened_client(), entry.entry)
 
     async def dead_letters(self) -> DeadLetters:
         """Return the SQL store of dead letters; it opens on first use and closes with the app."""

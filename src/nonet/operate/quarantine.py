@@ -148,13 +148,13 @@ async def find(stores: Stores, query: ListQuery) -> Entries:
     )
 
 
-async def get(stores: Stores, client: Client, entry: str) -> EntryInFull:
+async def get(client: Client, entry: str) -> EntryInFull:
     """Return one message, without its bytes.
 
     Raises:
         NotFoundError: there is no such entry, or the id is malformed.
     """
-    item, refused = await stores.quarantine.get(entry), ""
+    item, refused = await client.stores.quarantine.get(entry), ""
     try:
         _readable(item, client)
     except ConflictError as error:
@@ -163,7 +163,7 @@ async def get(stores: Stores, client: Client, entry: str) -> EntryInFull:
 
 
 @audited(Action.REVEAL, "quarantined message {entry}")
-async def reveal(stores: Stores, client: Client, entry: str, registry: Registry) -> Content:
+async def reveal(client: Client, entry: str, registry: Registry) -> Content:
     """Return what a message contains.
 
     Args:
@@ -172,7 +172,7 @@ async def reveal(stores: Stores, client: Client, entry: str, registry: Registry)
     Raises:
         NotFoundError: there is no such entry, or the id is malformed.
     """
-    item = await stores.quarantine.get(entry)
+    item = await client.stores.quarantine.get(entry)
     envelope = _claimed(item, client.cipher)
     if envelope is None:
         return Content(None, None, item.data[:_PREVIEW_BYTES].hex())
@@ -243,7 +243,7 @@ def dump(data: bytes) -> list[str]:
 
 
 @audited(Action.RESUBMIT, "quarantined message {entry}")
-async def retry(stores: Stores, client: Client, entry: str) -> Retried:
+async def retry(client: Client, entry: str) -> Retried:
     """Submit an entry of the quarantine as a new task, once, and remove the entry.
 
     Raises:
@@ -254,7 +254,7 @@ async def retry(stores: Stores, client: Client, entry: str) -> Retried:
         InvalidArgumentsError: the class rejects the arguments.
         LimitImpossible: the task needs more of a limiter than its limit.
     """
-    quarantine = stores.quarantine
+    quarantine = client.stores.quarantine
     repeat = repeat_of_entry(quarantine.namespace, entry)
     known = await client.recognise(repeat.id)
     if known is not None and known.mark != repeat.mark:

@@ -187,14 +187,13 @@ async def find(stores: Stores, query: EntryQuery, *, is_viewer: bool = False) ->
     )
 
 
-async def get(
-    stores: Stores, client: Client, entry: str, *, is_viewer: bool = False
-) -> EntryInFull:
+async def get(client: Client, entry: str, *, is_viewer: bool = False) -> EntryInFull:
     """Return one entry, why it does not run now, and its next occurrences.
 
     Raises:
         NotFoundError: there is no such entry.
     """
+    stores = client.stores
     (item,) = await _known(stores, [entry])
     leads, now, occurrence = await _leader(stores, is_viewer), await stores.broker.now(), ""
     if item.last_state and not is_viewer:
@@ -224,7 +223,7 @@ async def get_leader(stores: Stores) -> LeaderView:
 
 
 @audited(Action.SCHEDULE, "periodic entry {entry}: run now")
-async def run(stores: Stores, client: Client, entry: str) -> Handle[Any]:
+async def run(client: Client, entry: str) -> Handle[Any]:
     """Submit the task of a periodic entry now, in addition to its schedule.
 
     Raises:
@@ -232,6 +231,7 @@ async def run(stores: Stores, client: Client, entry: str) -> Handle[Any]:
         UnknownTaskError: its class is not registered here.
         InvalidArgumentsError: its class refuses the configured arguments.
     """
+    stores = client.stores
     (item,) = await _known(stores, [entry])
     arguments = await stores.periodic.arguments(entry)
     task = client.registry.get(item.task).arguments.build(arguments)

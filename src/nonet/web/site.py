@@ -13,12 +13,15 @@ from fastapi import Depends, HTTPException, Request
 
 from nonet.app import Nonet
 from nonet.base.actor import acting_as
+from nonet.client.client import Client
 from nonet.client.reading import explain_by_facts
 from nonet.config.web_settings import WebSettings
 from nonet.operate.audited import Audited, P, R
 from nonet.rules.findings.explanation import Explanation, Facts, explain
 from nonet.rules.permissions import READING, Action, Principal
 from nonet.rules.viewing import for_viewer
+from nonet.stores.stores import Stores
+from nonet.tasks.registry import Registry
 from nonet.telemetry.masking import without_secrets
 from nonet.web.access.access import Access
 from nonet.web.auditing import Auditor
@@ -58,6 +61,21 @@ class Site:
     def __post_init__(self) -> None:
         self.ring = Ring(lambda: self.nonet.stores)
         self.audit = Auditor(self.nonet, self.settings.audit_retention)
+
+    @property
+    def stores(self) -> Stores:
+        """The open stores of the namespace."""
+        return self.nonet.stores
+
+    @property
+    def client(self) -> Client:
+        """The client of the namespace."""
+        return self.nonet.client
+
+    @property
+    def registry(self) -> Registry:
+        """The task classes that this server has loaded."""
+        return self.nonet.registry
 
     def is_writable(self, action: Action) -> bool:
         """Return whether the settings allow an action: read-only mode allows no changes."""

@@ -96,7 +96,7 @@ async def show(target: Target, entry: Entry, as_json: Json = False) -> None:
     task-run quarantine show 1764244800000-0
     """
     async with target.observer() as nonet:
-        found = await quarantine.get(nonet.stores, nonet.client, entry)
+        found = await quarantine.get(nonet.client, entry)
     print_view(found, as_json, f"{_COLUMNS} size kept claims refused")
 
 
@@ -115,7 +115,7 @@ async def reveal(target: CodeTarget, entry: Entry, as_json: Json = False) -> Non
     task-run quarantine reveal 1764244800000-0 --tasks mytasks
     """
     async with target.observer() as nonet:
-        found = await quarantine.reveal(nonet.stores, nonet.client, entry, registry_here(nonet))
+        found = await quarantine.reveal(nonet.client, entry, registry_here(nonet))
     print_view(found, as_json, "arguments labels")
     if found.preview and not as_json:
         print_text("\n".join(quarantine.dump(bytes.fromhex(found.preview))))
@@ -174,7 +174,7 @@ async def retry(target: CodeTarget, selection: Selection, as_json: Json = False)
         chosen = await selection.resolve(nonet.stores.quarantine)
 
         async def one(entry: str) -> dict[str, Any]:
-            return asdict(await quarantine.retry(nonet.stores, nonet.client, entry))
+            return asdict(await quarantine.retry(nonet.client, entry))
 
         async def page() -> AsyncIterator[list[str]]:
             # Retry all entries in the order of their submission.

@@ -102,7 +102,7 @@ async def show(target: Target, wanted: Wanted, as_json: Json = False) -> None:
     """
     async with target.observer() as nonet:
         item = _only(await _find(nonet, wanted))
-        found = await schedules.get(nonet.stores, nonet.client, item.entry)
+        found = await schedules.get(nonet.client, item.entry)
     print_view(found, as_json, f"entry {_COLUMNS} {_MORE}")
 
 
@@ -138,7 +138,7 @@ async def run_now(target: CodeTarget, wanted: Wanted, as_json: Json = False) -> 
     """
     async with target.application() as nonet:
         item = _only(await _find(nonet, wanted))
-        handle = await schedules.run(nonet.stores, nonet.client, item.entry)
+        handle = await schedules.run(nonet.client, item.entry)
     print_answer({"id": str(handle)}, handle, as_json)
 
 

@@ -25,7 +25,7 @@ _ACTIONS = (*sorted(set(Action) - READING | {Action.REVEAL}), "login", "logout")
 async def list_audit(site: SiteOf, who: AuditReader, query: Listed) -> AuditPage:
     """List changes, reveals and logins, the newest first."""
     await site.audit.flush()
-    return await site.read(audit.find, site.nonet.stores, query, site.audit.unwritten)
+    return await site.read(audit.find, site.stores, query, site.audit.unwritten)
 
 
 @pages.get("/audit", name="audit")

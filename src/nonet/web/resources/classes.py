@@ -29,7 +29,7 @@ async def list_classes(
     site: SiteOf, who: Viewer, query: Annotated[ClassQuery, Query()]
 ) -> Page[ClassView]:
     """List the task classes that this server has loaded, by name."""
-    return await classes.find(site.nonet.registry, query)
+    return await classes.find(site.registry, query)
 
 
 @pages.get("/classes", name="classes")

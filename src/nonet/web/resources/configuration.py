@@ -18,7 +18,7 @@ api, pages = resource("configuration"), APIRouter(include_in_schema=False)
 @api.get("/configuration")
 async def get_configuration(site: SiteOf, who: Viewer) -> ConfigStatus:
     """Return the published configuration, the problem of its source, and who applies it."""
-    return await site.read(configuration.status, site.nonet.stores)
+    return await site.read(configuration.status, site.stores)
 
 
 @api.get("/configuration/{task}")

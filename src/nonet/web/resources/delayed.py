@@ -41,19 +41,19 @@ class ToCancel(Named, Reason):
 @api.get("/delayed")
 async def list_delayed(site: SiteOf, who: Viewer, query: Listed) -> Searched[TaskStatus]:
     """List the delayed tasks, the soonest first."""
-    return await site.read(delayed.find, site.nonet.stores, query)
+    return await site.read(delayed.find, site.stores, query)
 
 
 @api.post("/delayed/run")
 async def run_delayed(body: Named, site: SiteOf, who: Hastener) -> Changed:
     """Make delayed tasks due now, including those that wait for a retry."""
-    return await site.perform(who, delayed.hasten, site.nonet.stores, body.ids)
+    return await site.perform(who, delayed.hasten, site.stores, body.ids)
 
 
 @api.post("/delayed/cancel")
 async def cancel_delayed_tasks(body: ToCancel, site: SiteOf, who: Canceller) -> Changed:
     """Cancel tasks, unless they are no longer delayed."""
-    return await site.perform(who, delayed.cancel, site.nonet.client, body.ids, body.reason)
+    return await site.perform(who, delayed.cancel, site.client, body.ids, body.reason)
 
 
 @pages.get("/delayed", name="delayed")
@@ -62,9 +62,9 @@ async def show_delayed(request: Request, site: SiteOf, who: Viewer, query: Liste
     return render(
         request,
         "delayed.html",
-        found=await site.read(delayed.find, site.nonet.stores, query),
+        found=await site.read(delayed.find, site.stores, query),
         query=query,
-        now=await site.nonet.stores.broker.now(),
+        now=await site.stores.broker.now(),
         overdue=_OVERDUE_SECONDS,
     )
 
@@ -72,7 +72,7 @@ async def show_delayed(request: Request, site: SiteOf, who: Viewer, query: Liste
 @pages.post("/delayed/now", name="delayed_now")
 async def now(request: Request, site: SiteOf, who: Hastener, ids: Ids) -> Response:
     """Make delayed tasks due now."""
-    found = await site.perform(who, delayed.hasten, site.nonet.stores, ids)
+    found = await site.perform(who, delayed.hasten, site.stores, ids)
     return _back(request, found, "due now")
 
 
@@ -81,7 +81,7 @@ async def cancel(
     request: Request, site: SiteOf, who: Canceller, ids: Ids, reason: ReasonField = ""
 ) -> Response:
     """Cancel delayed tasks."""
-    found = await site.perform(who, delayed.cancel, site.nonet.client, ids, reason)
+    found = await site.perform(who, delayed.cancel, site.client, ids, reason)
     return _back(request, found, "cancelled")
 
 

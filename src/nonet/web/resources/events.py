@@ -47,7 +47,7 @@ async def show_events(request: Request, site: SiteOf, who: Viewer, query: Listed
 
 
 async def _find(site: SiteOf, who: Principal, query: EventQuery) -> Page[Event]:
-    return await site.read(events.find, site.nonet.stores, query, is_viewer=not who.sees_texts)
+    return await site.read(events.find, site.stores, query, is_viewer=not who.sees_texts)
 
 
 def _linked(request: Request, text: str) -> Markup:

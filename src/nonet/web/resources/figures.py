@@ -21,4 +21,4 @@ async def list_figures(
     site: SiteOf, who: Viewer, query: Annotated[FigureQuery, Query()]
 ) -> Page[ClassFigures]:
     """Return how many tasks of each class ended and failed, and how long they waited and ran."""
-    return await site.read(figures.find, site.nonet.stores, query)
+    return await site.read(figures.find, site.stores, query)

@@ -28,19 +28,19 @@ Listed = Annotated[ListQuery, Query()]
 @api.get("/groups")
 async def list_groups(site: SiteOf, who: Viewer, query: Listed) -> Page[GroupStatus]:
     """List the groups that are kept, those opened last first."""
-    return await site.read(groups.find, site.nonet.stores, query)
+    return await site.read(groups.find, site.stores, query)
 
 
 @api.get("/groups/{id:path}/children")
 async def list_children(id: Id, site: SiteOf, who: Viewer, query: Listed) -> Page[TaskStatus]:
     """List the children of a group, in the order of spawning."""
-    return await site.read(groups.children, site.nonet.stores, id, query)
+    return await site.read(groups.children, site.stores, id, query)
 
 
 @api.get("/groups/{id:path}")
 async def get_group(id: Id, site: SiteOf, who: Viewer) -> GroupStatus:
     """Return how far a group is."""
-    return await site.read(groups.get, site.nonet.stores, id)
+    return await site.read(groups.get, site.stores, id)
 
 
 @api.post("/groups/{id:path}/cancel")
@@ -48,13 +48,13 @@ async def cancel_group_children(
     id: Id, site: SiteOf, who: Canceller, body: Reason = NO_REASON
 ) -> Changed:
     """Cancel the children of a group that have not ended."""
-    return await site.perform(who, groups.cancel, site.nonet.client, id, body.reason)
+    return await site.perform(who, groups.cancel, site.client, id, body.reason)
 
 
 @pages.get("/groups", name="groups")
 async def show_groups(request: Request, site: SiteOf, who: Viewer, query: Listed) -> Response:
     """Show the groups that were opened last."""
-    found = await site.read(groups.find, site.nonet.stores, query)
+    found = await site.read(groups.find, site.stores, query)
     return render(request, "groups.html", found=found, query=query)
 
 
@@ -63,7 +63,7 @@ async def show_group(
     request: Request, site: SiteOf, id: str, who: Viewer, query: Listed
 ) -> Response:
     """Show a group and its children."""
-    stores = site.nonet.stores
+    stores = site.stores
     found = await site.read(groups.get, stores, id)
     parent = await _status_of(site, found.parent)
     return render(
@@ -83,7 +83,7 @@ async def cancel(
     request: Request, site: SiteOf, id: str, who: Canceller, reason: ReasonField = ""
 ) -> Response:
     """Cancel the children of a group that have not ended."""
-    found = await site.perform(who, groups.cancel, site.nonet.client, id, reason)
+    found = await site.perform(who, groups.cancel, site.client, id, reason)
     path = path_of(request, "group", id=id)
     if not found.changed:
         return back(request, path, "All children have ended: there is nothing to cancel.", "bad")

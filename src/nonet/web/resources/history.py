@@ -30,13 +30,13 @@ async def list_history(site: SiteOf, who: Viewer, query: Listed) -> Searched[End
     none, although more follow.
     """
     ensure_searchable(who, query.label, query.error)
-    return await site.read(history.find, site.nonet.stores, query)
+    return await site.read(history.find, site.stores, query)
 
 
 @api.get("/history/{id:path}")
 async def get_ended_task(id: TaskId, site: SiteOf, who: Knower) -> EndedTask:
     """Return how a task ended, also when its result is not kept any more."""
-    return await history.get(site.nonet.stores, id)
+    return await history.get(site.stores, id)
 
 
 @pages.get("/history", name="history")
@@ -51,6 +51,6 @@ async def show_history(request: Request, site: SiteOf, who: Viewer, query: Liste
         is_ended=True,
         columns=_COLUMNS,
         states=get_args(EndState),
-        classes=sorted(item.name for item in site.nonet.registry),
+        classes=sorted(item.name for item in site.registry),
         now=None,
     )

@@ -65,7 +65,7 @@ class LimitSet:
 @api.get("/limits")
 async def list_limits(site: SiteOf, who: Viewer, query: Listed) -> Page[LimitView]:
     """List the limits in force: configured, set by hand, or declared by a class and in use."""
-    return await site.read(limits.find, site.nonet.stores, query, site.shared.read)
+    return await site.read(limits.find, site.stores, query, site.shared.read)
 
 
 @api.get("/ceilings")
@@ -73,13 +73,13 @@ async def list_ceilings(
     site: SiteOf, who: Viewer, query: Annotated[ListQuery, Query()]
 ) -> Page[Load]:
     """List how many tasks there are: in all, by stream, class and tenant, with their ceilings."""
-    return await site.read(limits.ceilings, site.nonet.stores, query)
+    return await site.read(limits.ceilings, site.stores, query)
 
 
 @api.get("/limits/{name:path}")
 async def get_limit(name: Name, site: SiteOf, who: Viewer) -> LimitView:
     """Return the limit of a limiter."""
-    return await limits.get(site.nonet.stores, place_of(name, None).address)
+    return await limits.get(site.stores, place_of(name, None).address)
 
 
 @api.put("/limits/{name:path}")
@@ -88,20 +88,20 @@ async def set_limit(name: Name, body: NewLimit, site: SiteOf, who: Setter) -> Li
     address, note = await _resolved(site, place_of(name, None))
     number = OFF if body.limit is None else str(body.limit)
     limit = limit_of(address.limiter, number, body.window_seconds)
-    await site.perform(who, limits.override, site.nonet.stores, address, limit)
+    await site.perform(who, limits.override, site.stores, address, limit)
     return LimitSet(address.counter, note)
 
 
 @api.delete("/limits/{name:path}", status_code=204)
 async def unset_limit(name: Name, site: SiteOf, who: Unsetter) -> None:
     """Remove a limit that was set by hand; the configured one applies again."""
-    await site.perform(who, limits.unset, site.nonet.stores, place_of(name, None).address)
+    await site.perform(who, limits.unset, site.stores, place_of(name, None).address)
 
 
 @pages.get("/limits", name="limits")
 async def show_limits(request: Request, site: SiteOf, who: Viewer, query: Listed) -> Response:
     """Show the limits in force, and the ceilings."""
-    stores = site.nonet.stores
+    stores = site.stores
     found = await site.read(limits.find, stores, query, site.shared.read)
     ceilings = await site.read(limits.ceilings, stores, ListQuery(limit=1000))
     return render(request, "limits.html", found=found, query=query, ceilings=ceilings.items)
@@ -157,7 +157,7 @@ async def edit(
             address, values["note"] = await _resolved(site, draft.place)
             values["address"] = address
             with suppress(NotFoundError):
-                values["now"] = await limits.get(site.nonet.stores, address)
+                values["now"] = await limits.get(site.stores, address)
             if draft.number:
                 preview, now = draft.value(address.limiter), values["now"]
                 used, waiting = (now.used, now.waiting) if now else (None, None)
@@ -183,7 +183,7 @@ async def change(
     """Set a limit by hand."""
     address, _ = await _resolved(site, draft.place)
     limit = draft.value(address.limiter)
-    await site.perform(who, limits.override, site.nonet.stores, address, limit)
+    await site.perform(who, limits.override, site.stores, address, limit)
     return back(request, path_of(request, "limits"), f"set {address}: {limit}")
 
 
@@ -194,15 +194,15 @@ async def unset(
     """Remove a limit that was set by hand."""
     address, path = place_of(name, None).address, path_of(request, "limits")
     try:
-        await site.perform(who, limits.unset, site.nonet.stores, address)
+        await site.perform(who, limits.unset, site.stores, address)
     except NotFoundError as error:
         return back(request, path, str(error), "bad")
     return back(request, path, f"{address}: as configured")
 
 
 async def _resolved(site: Site, place: Place) -> tuple[LimitAddress, str]:
-    classes = [item.name for item in site.nonet.registry]
-    return await limits.resolve(place, site.nonet.stores, classes)
+    classes = [item.name for item in site.registry]
+    return await limits.resolve(place, site.stores, classes)
 
 
 def _command(address: LimitAddress, limit: Limit) -> str:

@@ -36,13 +36,13 @@ _MOST_SHOWN = 500
 @api.get("/locks")
 async def list_locks(site: SiteOf, who: Viewer, query: Listed) -> Locks:
     """List the locks that are held or waited for, the most wanted first."""
-    return await site.read(locks.find, site.nonet.stores, query, site.shared.read)
+    return await site.read(locks.find, site.stores, query, site.shared.read)
 
 
 @api.get("/locks/{name:path}")
 async def get_lock(name: Name, site: SiteOf, who: Viewer, show: Show = 100) -> LockStatus:
     """Return one lock, which may be free."""
-    return await locks.get(site.nonet.stores, name, show)
+    return await locks.get(site.stores, name, show)
 
 
 @api.post("/locks/{name:path}/release")
@@ -52,7 +52,7 @@ async def release_lock(name: Name, site: SiteOf, who: Releaser) -> Released:
     A holder that still runs learns of it at its next renewal, and may overlap with the next holder
     until then: end it first if you can. A limiter is only emptied.
     """
-    return await site.perform(who, locks.release, site.nonet.stores, name)
+    return await site.perform(who, locks.release, site.stores, name)
 
 
 @pages.get("/locks", name="locks")
@@ -60,14 +60,14 @@ async def show_locks(request: Request, site: SiteOf, who: Viewer, query: Listed)
     """Show the locks in use, the most wanted first."""
     if is_name(query.text.strip()):
         return RedirectResponse(path_of(request, "lock", name=query.text.strip()), 303)
-    found = await site.read(locks.find, site.nonet.stores, query, site.shared.read)
+    found = await site.read(locks.find, site.stores, query, site.shared.read)
     return render(request, "locks.html", found=found, query=query, shown=_SHOWN)
 
 
 @pages.get("/release/{name:path}", name="lock_release")
 async def release_preview(request: Request, site: SiteOf, who: Releaser, name: str) -> Response:
     """Show what a forced release would do, and ask for the name of the lock."""
-    return _preview(request, await locks.get(site.nonet.stores, name, _MOST_SHOWN))
+    return _preview(request, await locks.get(site.stores, name, _MOST_SHOWN))
 
 
 @pages.post("/release/{name:path}")
@@ -75,7 +75,7 @@ async def release(
     request: Request, site: SiteOf, who: Releaser, name: str, typed: Annotated[str, Form()] = ""
 ) -> Response:
     """Release a lock by force."""
-    stores = site.nonet.stores
+    stores = site.stores
     if typed.strip() != name:
         problem = f"{typed.strip()!r:.200} is not the name of this lock: nothing was released"
         return _preview(request, await locks.get(stores, name, _MOST_SHOWN), problem)
@@ -101,7 +101,7 @@ def _preview(request: Request, found: LockStatus, problem: str = "") -> Response
 @pages.get("/locks/{name:path}", name="lock")
 async def show_lock(request: Request, site: SiteOf, who: Viewer, name: str) -> Response:
     """Show one lock with its holders and its queue."""
-    found = await site.read(locks.get, site.nonet.stores, name, _MOST_SHOWN)
+    found = await site.read(locks.get, site.stores, name, _MOST_SHOWN)
     return render(
         request,
         "lock.html",

@@ -66,8 +66,8 @@ async def last_hour(site: SiteOf, who: Viewer) -> LastHour:
 async def show_overview(request: Request, site: SiteOf, who: Viewer) -> Response:
     """Show the overview."""
     found = await _find(site, who)
-    pauses = await site.read(site.nonet.stores.controls.load)
-    live = site.nonet.client.live_config
+    pauses = await site.read(site.stores.controls.load)
+    live = site.client.live_config
     await live.refresh()
     return render(
         request,

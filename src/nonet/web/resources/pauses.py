@@ -36,19 +36,19 @@ async def list_pauses(
     site: SiteOf, who: Viewer, query: Annotated[ListQuery, Query()]
 ) -> Page[Pause]:
     """List what is paused, since when, by whom and why."""
-    return await pauses.find(site.nonet.stores, query)
+    return await pauses.find(site.stores, query)
 
 
 @api.post("/pauses")
 async def pause(body: ToPause, site: SiteOf, who: Pauser) -> Page[Pause]:
     """Start no more of some or all tasks and rows until they are resumed. Running ones continue."""
-    return await site.perform(who, pauses.pause, site.nonet.stores, body, body.reason)
+    return await site.perform(who, pauses.pause, site.stores, body, body.reason)
 
 
 @api.post("/pauses/resume")
 async def resume(body: ToResume, site: SiteOf, who: Pauser) -> Resumed:
     """End pauses; return those that remain. Each pause is ended by itself."""
-    return await site.perform(who, pauses.resume, site.nonet.stores, body)
+    return await site.perform(who, pauses.resume, site.stores, body)
 
 
 def add_pausing(
@@ -78,7 +78,7 @@ def add_pausing(
         reason: Annotated[str, Form(max_length=500)] = "",
     ) -> Response:
         paused = which(**request.path_params)
-        await site.perform(who, pauses.pause, site.nonet.stores, paused, reason)
+        await site.perform(who, pauses.pause, site.stores, paused, reason)
         of_it = "row of it is fetched" if kind == "pipeline" else "task of it starts"
         text = f"{paused} is paused: no further {of_it}"
         return back(request, path_of(request, page, **request.path_params), text)
@@ -87,7 +87,7 @@ def add_pausing(
     async def resume(request: Request, site: SiteOf, who: Pauser) -> Response:
         paused, path = which(**request.path_params), path_of(request, page, **request.path_params)
         try:
-            await site.perform(who, pauses.resume, site.nonet.stores, paused)
+            await site.perform(who, pauses.resume, site.stores, paused)
         except NotFoundError as error:
             return back(request, path, str(error), "bad")
         return back(request, path, f"{paused} is resumed")

@@ -27,7 +27,7 @@ Listed = Annotated[ListQuery, Query()]
 @api.get("/pipelines")
 async def list_pipelines(site: SiteOf, who: Viewer, query: Listed) -> Page[PipelineView]:
     """List the pipelines that a process runs, or ran within a day."""
-    return await site.read(pipelines.find, site.nonet.stores, query)
+    return await site.read(pipelines.find, site.stores, query)
 
 
 @api.get("/pipelines/{name}")
@@ -37,20 +37,20 @@ async def get_pipeline(
     who: Viewer,
 ) -> PipelineView:
     """Return a pipeline with the processes that run it. `POST /api/v1/pauses` pauses it."""
-    return await site.read(pipelines.get, site.nonet.stores, name)
+    return await site.read(pipelines.get, site.stores, name)
 
 
 @pages.get("/pipelines", name="pipelines")
 async def show_pipelines(request: Request, site: SiteOf, who: Viewer, query: Listed) -> Response:
     """Show the pipelines."""
-    found = await site.read(pipelines.find, site.nonet.stores, query)
+    found = await site.read(pipelines.find, site.stores, query)
     return render(request, "pipelines.html", found=found, query=query, most=MOST)
 
 
 @pages.get("/pipelines/{name}", name="pipeline")
 async def show_pipeline(request: Request, site: SiteOf, who: Viewer, name: str) -> Response:
     """Show one pipeline."""
-    stores = site.nonet.stores
+    stores = site.stores
     found = await site.read(pipelines.get, stores, name)
     pauses = await site.read(stores.controls.load)
     return render(
@@ -67,7 +67,7 @@ async def show_pipeline(request: Request, site: SiteOf, who: Viewer, name: str) 
 
 
 async def _ensure_known(site: SiteOf, who: Pauser, name: str) -> None:
-    await site.read(pipelines.get, site.nonet.stores, name)
+    await site.read(pipelines.get, site.stores, name)
 
 
 def _which(name: str) -> Which:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
-from nonet.base.plain import plain
 from nonet.operate import quarantine
 from nonet.operate.lists import ListQuery
 from nonet.operate.quarantine import Content, Entries, EntryInFull, Retried, dump
 from nonet.rules.permissions import Principal
 from nonet.web.rendering import back, path_of, render
 from nonet.web.routing import Note, NoteField, resource
-from nonet.web.site import Site, SiteOf, Viewer, may
+from nonet.web.site import SiteOf, Viewer, may
 
 api, pages = resource("quarantine"), APIRouter(include_in_schema=False)
 
@@ -32,25 +30,25 @@ Discarder = Annotated[Principal, may(quarantine.discard)]
 @api.get("/quarantine")
 async def list_quarantine(site: SiteOf, who: Viewer, query: Listed) -> Entries:
     """Return quarantined messages, the newest first."""
-    return await quarantine.find(site.nonet.stores, query)
+    return await quarantine.find(site.stores, query)
 
 
 @api.get("/quarantine/{entry}")
 async def get_quarantine_entry(site: SiteOf, who: Viewer, entry: Entry) -> EntryInFull:
     """Return a quarantined message, without its content."""
-    return await quarantine.get(site.nonet.stores, site.nonet.client, entry)
+    return await quarantine.get(site.client, entry)
 
 
 @api.get("/quarantine/{entry}/content")
 async def reveal_quarantine_entry(site: SiteOf, who: Revealer, entry: Entry) -> Content:
     """Return what a quarantined message contains. This is audited."""
-    return await _reveal(site, who, entry)
+    return await site.perform(who, quarantine.reveal, site.client, entry, site.registry)
 
 
 @api.post("/quarantine/{entry}/retry")
 async def retry_quarantine_entry(site: SiteOf, who: Retrier, entry: Entry) -> Retried:
     """Submit a quarantined message as a task, once, if a worker would accept it now."""
-    return await site.perform(who, quarantine.retry, site.nonet.stores, site.nonet.client, entry)
+    return await site.perform(who, quarantine.retry, site.client, entry)
 
 
 @api.post("/quarantine/{entry}/discard", status_code=204)
@@ -59,39 +57,36 @@ async def discard_quarantine_entry(
 ) -> None:
     """Delete a quarantined message."""
     note = why.note if why else ""
-    await site.perform(who, quarantine.discard, site.nonet.stores, [entry], note)
+    await site.perform(who, quarantine.discard, site.stores, [entry], note)
 
 
 @pages.get("/quarantine", name="quarantine")
 async def show_quarantine(request: Request, site: SiteOf, who: Viewer, query: Listed) -> Response:
     """List entries, the newest first."""
-    found = await quarantine.find(site.nonet.stores, query)
+    found = await quarantine.find(site.stores, query)
     return render(request, "quarantine.html", found=found, query=query)
 
 
 @pages.get("/quarantine/{entry}", name="quarantined")
 async def show_entry(request: Request, site: SiteOf, who: Viewer, entry: str) -> Response:
     """Show an entry."""
-    item = await quarantine.get(site.nonet.stores, site.nonet.client, entry)
+    item = await quarantine.get(site.client, entry)
     return render(request, "quarantined.html", item=item, arguments=None, dump=[])
 
 
 @pages.post("/quarantine/{entry}/reveal", name="reveal_quarantined")
 async def reveal(request: Request, site: SiteOf, who: Revealer, entry: str) -> Response:
     """Show the message of an entry, in this answer only."""
-    item = await quarantine.get(site.nonet.stores, site.nonet.client, entry)
-    found, arguments = await _reveal(site, who, entry), None
-    if found.arguments is not None:
-        arguments = json.dumps(plain(found.arguments), indent=2, ensure_ascii=False)
+    item = await quarantine.get(site.client, entry)
+    found = await site.perform(who, quarantine.reveal, site.client, entry, site.registry)
     lines = dump(bytes.fromhex(found.preview))
-    return render(request, "quarantined.html", item=item, arguments=arguments, dump=lines)
+    return render(request, "quarantined.html", item=item, arguments=found.arguments, dump=lines)
 
 
 @pages.post("/quarantine/{entry}/retry", name="retry_quarantined")
 async def retry(request: Request, site: SiteOf, who: Retrier, entry: str) -> Response:
     """Submit an entry as a task."""
-    nonet = site.nonet
-    done = await site.perform(who, quarantine.retry, nonet.stores, nonet.client, entry)
+    done = await site.perform(who, quarantine.retry, site.client, entry)
     return back(request, path_of(request, "quarantine"), f"Submitted it, as task {done.id}.")
 
 
@@ -100,12 +95,5 @@ async def discard(
     request: Request, site: SiteOf, who: Discarder, entry: str, note: NoteField = ""
 ) -> Response:
     """Delete an entry."""
-    await site.perform(who, quarantine.discard, site.nonet.stores, [entry], note.strip())
+    await site.perform(who, quarantine.discard, site.stores, [entry], note.strip())
     return back(request, path_of(request, "quarantine"), f"Discarded entry {entry}.")
-
-
-async def _reveal(site: Site, who: Principal, entry: str) -> Content:
-    nonet = site.nonet
-    return await site.perform(
-        who, quarantine.reveal, nonet.stores, nonet.client, entry, nonet.registry
-    )

@@ -22,13 +22,13 @@ api, pages = resource("queues"), APIRouter(include_in_schema=False)
 @api.get("/queues")
 async def list_queues(site: SiteOf, who: Viewer) -> Queues:
     """Return how many tasks are where."""
-    return await site.read(queues.find, site.nonet.stores, site.shared.read)
+    return await site.read(queues.find, site.stores, site.shared.read)
 
 
 @api.get("/queues/{priority}/{size}")
 async def get_queue(site: SiteOf, who: Viewer, priority: Priority, size: Size) -> Stream:
     """Return what one stream holds."""
-    return await site.read(queues.get, site.nonet.stores, priority, size, site.shared.read)
+    return await site.read(queues.get, site.stores, priority, size, site.shared.read)
 
 
 @pages.get("/streams/{priority}/{size}", name="stream")
@@ -36,7 +36,7 @@ async def show_stream(
     request: Request, site: SiteOf, who: Viewer, priority: Priority, size: Size
 ) -> Response:
     """Show a stream."""
-    stores, shared, name = site.nonet.stores, site.shared.read, f"{priority}:{size}"
+    stores, shared, name = site.stores, site.shared.read, f"{priority}:{size}"
     pauses = await site.read(stores.controls.load)
     crew = await workers.find(stores, WorkerQuery(size=size, limit=1000), shared)
     return render(

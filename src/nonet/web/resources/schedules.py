@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -10,7 +9,6 @@ from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from nonet.base.plain import plain
 from nonet.operate import schedules
 from nonet.operate.schedules import Entries, EntryInFull, EntryQuery, LeaderView, Turned
 from nonet.rules.permissions import Principal
@@ -62,7 +60,7 @@ async def list_schedules(
 @api.get("/leader", responses={404: {"description": "No scheduler leads."}})
 async def get_leader(site: SiteOf, who: Viewer) -> LeaderView:
     """Return the scheduler that leads, and when each of its loops last ran."""
-    return await schedules.get_leader(site.nonet.stores)
+    return await schedules.get_leader(site.stores)
 
 
 @api.get("/schedules/{entry:path}")
@@ -74,20 +72,19 @@ async def get_schedule(entry: Entry, site: SiteOf, who: Viewer) -> EntryInFull:
 @api.post("/schedules/run", status_code=202)
 async def run_schedule(body: ToRun, site: SiteOf, who: Runner) -> Made:
     """Submit the task of an entry now, in addition to its schedule."""
-    return Made(id=await _run(site, who, body.entry))
+    return Made(id=str(await site.perform(who, schedules.run, site.client, body.entry)))
 
 
 @api.post("/schedules/pause")
 async def pause_schedules(body: ToPause, site: SiteOf, who: Pauser) -> Turned:
     """Stop entries from firing until they are resumed."""
-    stores = site.nonet.stores
-    return await site.perform(who, schedules.pause, stores, body.entries, body.reason)
+    return await site.perform(who, schedules.pause, site.stores, body.entries, body.reason)
 
 
 @api.post("/schedules/resume")
 async def resume_schedules(body: ToResume, site: SiteOf, who: Pauser) -> Turned:
     """Let entries fire again, from their next occurrence on."""
-    return await site.perform(who, schedules.resume, site.nonet.stores, body.entries)
+    return await site.perform(who, schedules.resume, site.stores, body.entries)
 
 
 @pages.get("/schedules", name="schedules")
@@ -96,7 +93,7 @@ async def show_schedules(
 ) -> Response:
     """Show the periodic entries, or when they fire in the next 24 hours."""
     found = await _find(site, who, EntryQuery(**query.model_dump(exclude={"view"})))
-    known = await site.read(site.nonet.stores.periodic.statuses)
+    known = await site.read(site.stores.periodic.statuses)
     lines = []
     if query.view == "calendar":
         now = await site.nonet.broker.now()
@@ -125,7 +122,7 @@ async def run_now(
     request: Request, site: SiteOf, who: Runner, entry: Annotated[str, Form(max_length=2000)]
 ) -> Response:
     """Submit the task of an entry now."""
-    id = await _run(site, who, entry)
+    id = await site.perform(who, schedules.run, site.client, entry)
     return back(request, path_of(request, "schedule", entry=entry), f"submitted task {id}")
 
 
@@ -134,39 +131,32 @@ async def pause(
     request: Request, site: SiteOf, who: Pauser, chosen: Chosen, reason: ReasonField = ""
 ) -> Response:
     """Pause entries."""
-    done = await site.perform(who, schedules.pause, site.nonet.stores, chosen, reason)
+    done = await site.perform(who, schedules.pause, site.stores, chosen, reason)
     return _turned(request, chosen, done, "paused", "paused already")
 
 
 @pages.post("/schedules/resume", name="schedule_resume")
 async def resume(request: Request, site: SiteOf, who: Pauser, chosen: Chosen) -> Response:
     """Resume entries from their next occurrence on."""
-    done = await site.perform(who, schedules.resume, site.nonet.stores, chosen)
+    done = await site.perform(who, schedules.resume, site.stores, chosen)
     return _turned(request, chosen, done, "resumed", "not paused")
 
 
 @pages.post("/schedules/{entry:path}", name="schedule_reveal")
 async def reveal(request: Request, site: SiteOf, who: Revealer, entry: str) -> Response:
     """Show one entry with its arguments. It is the path of the entry, which the page reads anew."""
-    item, nonet = await _get(site, who, entry), site.nonet
-    found = await site.perform(who, schedules.reveal, nonet.stores, entry, nonet.registry)
-    args = json.dumps(plain(found), indent=2, ensure_ascii=False)
+    item = await _get(site, who, entry)
+    args = await site.perform(who, schedules.reveal, site.stores, entry, site.registry)
     return render(request, "schedule.html", item=item, args=args)
 
 
 async def _find(site: Site, who: Principal, query: EntryQuery) -> Entries:
     is_viewer = not who.sees_texts
-    return await site.read(schedules.find, site.nonet.stores, query, is_viewer=is_viewer)
+    return await site.read(schedules.find, site.stores, query, is_viewer=is_viewer)
 
 
 async def _get(site: Site, who: Principal, entry: str) -> EntryInFull:
-    stores, client, is_viewer = site.nonet.stores, site.nonet.client, not who.sees_texts
-    return await site.read(schedules.get, stores, client, entry, is_viewer=is_viewer)
-
-
-async def _run(site: Site, who: Principal, entry: str) -> str:
-    stores, client = site.nonet.stores, site.nonet.client
-    return str(await site.perform(who, schedules.run, stores, client, entry))
+    return await site.read(schedules.get, site.client, entry, is_viewer=not who.sees_texts)
 
 
 def _turned(

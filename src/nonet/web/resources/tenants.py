@@ -38,4 +38,4 @@ async def show_tenants(request: Request, site: SiteOf, who: Viewer, query: Liste
 
 
 async def _find(site: Site, query: TenantQuery) -> TenantTable:
-    return await site.read(tenants.find, site.nonet.stores, site.nonet.client.live_config, query)
+    return await site.read(tenants.find, site.stores, site.client.live_config, query)

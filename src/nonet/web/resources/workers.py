@@ -36,26 +36,26 @@ class ToDrain(Body):
 @api.get("/workers")
 async def list_workers(site: SiteOf, who: Viewer, query: Listed) -> Page[WorkerStatus]:
     """List the registered workers, by size and name, with up to 20 tasks of each."""
-    return await site.read(workers.find, site.nonet.stores, query, site.shared.read)
+    return await site.read(workers.find, site.stores, query, site.shared.read)
 
 
 @api.get("/workers/{name}")
 async def get_worker(site: SiteOf, who: Viewer, name: str) -> WorkerStatus:
     """Return one worker, by its id or its pid@host."""
-    return await workers.get(site.nonet.stores, name, site.shared.read)
+    return await workers.get(site.stores, name, site.shared.read)
 
 
 @api.post("/workers/drain")
 async def drain_workers(body: ToDrain, site: SiteOf, who: Drainer) -> Drained:
     """Let workers finish their tasks and end. A worker reads the order within a second."""
-    found = await workers.choose(site.nonet.stores, body.workers, body.size)
-    return await site.perform(who, workers.drain, site.nonet.stores, found)
+    found = await workers.choose(site.stores, body.workers, body.size)
+    return await site.perform(who, workers.drain, site.stores, found)
 
 
 @pages.get("/workers", name="workers")
 async def show_workers(request: Request, site: SiteOf, who: Viewer, query: Listed) -> Response:
     """List the workers."""
-    stores, shared = site.nonet.stores, site.shared.read
+    stores, shared = site.stores, site.shared.read
     return render(
         request,
         "workers.html",
@@ -73,7 +73,7 @@ async def show_workers(request: Request, site: SiteOf, who: Viewer, query: Liste
 async def preview(request: Request, site: SiteOf, who: Drainer, size: Size) -> Response:
     """Show which workers of a size a drain would end."""
     try:
-        found = await workers.choose(site.nonet.stores, size=size)
+        found = await workers.choose(site.stores, size=size)
     except NotFoundError:
         found = []
     takers = [item for item in found if not item.drained_by]
@@ -85,7 +85,7 @@ async def drain(
     request: Request, site: SiteOf, who: Drainer, names: Annotated[str, Form()]
 ) -> Response:
     """Drain those workers of a page that have not ended since."""
-    stores, wanted = site.nonet.stores, set(names.split())
+    stores, wanted = site.stores, set(names.split())
     found = [item for item in await workers.registered(stores) if item.worker in wanted]
     drained = await site.perform(who, workers.drain, stores, found)
     text = f"draining: {', '.join(drained.draining)}"
@@ -95,7 +95,7 @@ async def drain(
 @pages.get("/workers/{id}", name="worker")
 async def show_worker(request: Request, site: SiteOf, who: Viewer, id: str) -> Response:
     """Show one worker."""
-    stores, shared = site.nonet.stores, site.shared.read
+    stores, shared = site.stores, site.shared.read
     worker = await workers.get(stores, id, shared)
     return render(
         request,

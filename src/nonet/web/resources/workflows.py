@@ -41,7 +41,7 @@ Steps = Annotated[StepQuery, Query()]
 
 async def _get(site: Site, who: Principal, id: str) -> WorkflowView:
     """Read one workflow as `who` may see it."""
-    found = await site.read(workflows.get, site.nonet.client, id, site.shared.read)
+    found = await site.read(workflows.get, site.client, id, site.shared.read)
     if found.why is None or who.sees_texts:
         return found
     explained = None
@@ -53,13 +53,13 @@ async def _get(site: Site, who: Principal, id: str) -> WorkflowView:
 @api.get("/workflows")
 async def list_workflows(site: SiteOf, who: Viewer, query: Listed) -> Page[WorkflowStatus]:
     """List the workflows that are kept, those whose state changed last first."""
-    return await site.read(workflows.find, site.nonet.stores.workflows, query)
+    return await site.read(workflows.find, site.stores.workflows, query)
 
 
 @api.get("/workflows/{id:path}/steps")
 async def list_steps(id: Id, site: SiteOf, who: Viewer, query: Steps) -> StepPage:
     """List the steps of a workflow, in the order of their places."""
-    return await site.read(workflows.steps, site.nonet.client, id, query, site.shared.read)
+    return await site.read(workflows.steps, site.client, id, query, site.shared.read)
 
 
 @api.get("/workflows/{id:path}")
@@ -73,19 +73,19 @@ async def cancel_workflow(
     id: Id, site: SiteOf, who: Canceller, body: Reason = NO_REASON
 ) -> Cancelled:
     """Cancel all steps of a workflow that have not ended; it cannot be resumed."""
-    return await site.perform(who, workflows.cancel, site.nonet.client, id, body.reason)
+    return await site.perform(who, workflows.cancel, site.client, id, body.reason)
 
 
 @api.post("/workflows/{id:path}/resume")
 async def resume_workflow(id: Id, site: SiteOf, who: Resumer) -> Resumed:
     """Run the failed steps of a workflow again, and what was cancelled because of them."""
-    return await site.perform(who, workflows.resume, site.nonet.client, id)
+    return await site.perform(who, workflows.resume, site.client, id)
 
 
 @pages.get("/workflows", name="workflows")
 async def show_workflows(request: Request, site: SiteOf, who: Viewer, query: Listed) -> Response:
     """Show workflows, those whose state changed last first."""
-    found = await site.read(workflows.find, site.nonet.stores.workflows, query)
+    found = await site.read(workflows.find, site.stores.workflows, query)
     return render(request, "workflows.html", found=found, query=query, states=get_args(State))
 
 
@@ -94,7 +94,7 @@ async def show_workflow(
     request: Request, site: SiteOf, id: str, who: Viewer, query: Steps
 ) -> Response:
     """Show a workflow: what it waits for, its graph, and some of its steps."""
-    client = site.nonet.client
+    client = site.client
     workflow = await _get(site, who, id)
     return render(
         request,
@@ -123,7 +123,7 @@ async def cancel(
     request: Request, site: SiteOf, id: str, who: Canceller, reason: ReasonField = ""
 ) -> Response:
     """Cancel the steps of a workflow that have not ended."""
-    done = await site.perform(who, workflows.cancel, site.nonet.client, id, reason)
+    done = await site.perform(who, workflows.cancel, site.client, id, reason)
     path = path_of(request, "workflow", id=id)
     if done.state == "cancelled":
         return back(request, path, "Cancelled it.")
@@ -133,6 +133,6 @@ async def cancel(
 @pages.post("/workflows/{id:path}/resume", name="resume_workflow")
 async def resume(request: Request, site: SiteOf, id: str, who: Resumer) -> Response:
     """Run the failed steps of a workflow again."""
-    done = await site.perform(who, workflows.resume, site.nonet.client, id)
+    done = await site.perform(who, workflows.resume, site.client, id)
     steps = "1 step runs" if done.steps == 1 else f"{done.steps} steps run"
     return back(request, path_of(request, "workflow", id=id), f"Resumed it: {steps} again.")

@@ -58,9 +58,7 @@ async def asked(site: Site, ask: Callable[[DeadLetters], Awaitable[_T]]) -> _T:
 
 
 async def find(site: Site, query: LetterQuery) -> Page[LetterView]:
-    return await asked(
-        site, lambda store: dead_letters.find(store, query, lambda: site.nonet.registry)
-    )
+    return await asked(site, lambda store: dead_letters.find(store, query, lambda: site.registry))
 
 
 async def clusters(site: Site, query: LetterQuery) -> ClusterPage:
@@ -68,7 +66,7 @@ async def clusters(site: Site, query: LetterQuery) -> ClusterPage:
 
     async def read() -> ClusterPage:
         return await asked(
-            site, lambda store: dead_letters.clusters(store, query, lambda: site.nonet.registry)
+            site, lambda store: dead_letters.clusters(store, query, lambda: site.registry)
         )
 
     return await site.shared.read(("clusters", query), _CLUSTERS_SECONDS, read)
@@ -85,13 +83,13 @@ async def measured(site: Site, selection: LetterFilter) -> tuple[int, LetterFilt
 def _log(site: Site) -> dead_letters.Log:
     async def log(kind: str, text: str) -> None:
         with suppress(NonetError):  # the audit has it
-            await site.nonet.stores.events.log(kind, actor(), text)
+            await site.stores.events.log(kind, actor(), text)
 
     return log
 
 
 async def again(site: Site, who: Principal, row: int, again: bool) -> str:
-    client = site.nonet.client
+    client = site.client
     return str(await site.perform(who, dead_letters.resubmit, client, row, again=again))
 
 
@@ -113,7 +111,7 @@ async def reveal(site: Site, who: Principal, row: int) -> dict[str, Any]:
 async def resubmit_many(
     site: Site, who: Principal, exact: LetterFilter, number: int, words: str, rate: float | None
 ) -> Bulk:
-    store, client = await site.nonet.dead_letters(), site.nonet.client
+    store, client = await site.nonet.dead_letters(), site.client
     speed = "" if rate is None else f" at {rate:g} a second"
     bulk = Bulk(Action.RESUBMIT, f"resubmit {words}{speed}", who.name, number)
     rows = store.pages(exact)

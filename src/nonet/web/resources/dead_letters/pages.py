@@ -64,7 +64,7 @@ async def show_letters(
         selection=LetterSelection.model_validate(query.given),
         words=_WORDS,
         within=_WITHIN,
-        classes=sorted(item.name for item in site.nonet.registry),
+        classes=sorted(item.name for item in site.registry),
         bulks=site.bulks.recent(),
         **values,
     )
@@ -89,7 +89,7 @@ async def preview_discarding(
 async def _preview(
     request: Request, site: Site, query: LetterSelection, action: str, **more: Any
 ) -> Response:
-    number, exact = await letters.measured(site, query.filter(lambda: site.nonet.registry, **more))
+    number, exact = await letters.measured(site, query.filter(lambda: site.registry, **more))
     values: dict[str, Any] = {"number": number, "up_to": exact.up_to, "rate": _DEFAULT_RATE}
     return render(request, "change_letters.html", action=action, query=query, **values)
 
@@ -104,7 +104,7 @@ async def resubmit_all(
     rate: Annotated[str, Form(max_length=20)] = "",
 ) -> Response:
     """Submit the letters again that existed at the preview."""
-    exact = query.filter(lambda: site.nonet.registry, status=Status.PENDING, up_to=up_to)
+    exact = query.filter(lambda: site.registry, status=Status.PENDING, up_to=up_to)
     number, exact = await letters.measured(site, exact)
     bulk = await letters.resubmit_many(site, who, exact, number, query.in_words, _rate_of(rate))
     text = f"Submitting {bulk.total} letters again. It continues when you leave this page."
@@ -135,9 +135,7 @@ async def discard_all(
     note: NoteField = "",
 ) -> Response:
     """Delete the letters that existed at the preview."""
-    number, exact = await letters.measured(
-        site, query.filter(lambda: site.nonet.registry, up_to=up_to)
-    )
+    number, exact = await letters.measured(site, query.filter(lambda: site.registry, up_to=up_to))
     bulk = await letters.discard_many(site, who, exact, number, query.in_words, note.strip())
     text = f"Discarding {bulk.total} letters. It continues when you leave this page."
     return back(request, path_of(request, "dead_letters"), text)
@@ -182,7 +180,7 @@ def _why_not_again(letter: LetterDetails, site: Site) -> str:
         return "its bytes are no task: it can only be discarded"
     if letter.status == Status.FAILED:
         return "its repeat died as well, and has a letter of its own"
-    if letter.pipeline is None and site.nonet.registry.find(letter.task_class) is None:
+    if letter.pipeline is None and site.registry.find(letter.task_class) is None:
         return f"this task-web does not know {letter.task_class}: start it with --tasks MODULE"
     return ""
 

@@ -47,7 +47,7 @@ class ManyLetters(LetterSelection, Body):
         """
         if not (self.all or self.given):
             raise HTTPException(422, "which letters? Give a filter, or 'all': true")
-        selection = self.filter(lambda: site.nonet.registry, up_to=self.up_to, **more)
+        selection = self.filter(lambda: site.registry, up_to=self.up_to, **more)
         return await letters.measured(site, selection)
 
 

@@ -35,11 +35,11 @@ Done = Annotated[int, Form(ge=0)]
 @router.get("/bulk/cancel", name="bulk_cancel")
 async def cancel_preview(request: Request, site: SiteOf, search: Live, who: Canceller) -> Response:
     """Show how many tasks a cancellation would end, and of which classes."""
-    selection = await search.cancellable(site.nonet.stores)
-    found = await tasks.preview_cancel(site.nonet.client, selection)
+    selection = await search.cancellable(site.stores)
+    found = await tasks.preview_cancel(site.client, selection)
     classes: Mapping[str, int] = {}
     if found.number:
-        classes = await site.nonet.stores.results.classes(selection, search.budget)
+        classes = await site.stores.results.classes(selection, search.budget)
     return _preview(request, "cancel", search, found, classes)
 
 
@@ -48,9 +48,7 @@ async def resubmit_preview(
     request: Request, site: SiteOf, search: Ended, who: Resubmitter
 ) -> Response:
     """Show how many failures would be submitted again, and of which classes."""
-    found = await history.preview_resubmit(
-        site.nonet.client, await search.failures(site.nonet.stores)
-    )
+    found = await history.preview_resubmit(site.client, await search.failures(site.stores))
     return _preview(request, "resubmit", search, found, found.classes)
 
 
@@ -85,8 +83,8 @@ async def cancel(
     done: Done = 0,
 ) -> Response:
     """Cancel the tasks that existed at the preview, for some seconds; then offer to continue."""
-    moment, selection = instant(until), await search.cancellable(site.nonet.stores)
-    found = await site.perform(who, tasks.cancel_many, site.nonet.client, selection, moment, reason)
+    moment, selection = instant(until), await search.cancellable(site.stores)
+    found = await site.perform(who, tasks.cancel_many, site.client, selection, moment, reason)
     done += found.number
     if not found.is_complete:
         return _page(request, "cancel", search, moment, done=done, reason=reason)
@@ -106,8 +104,8 @@ async def resubmit(
     found = await site.perform(
         who,
         history.resubmit_all,
-        site.nonet.client,
-        await search.failures(site.nonet.stores, moment),
+        site.client,
+        await search.failures(site.stores, moment),
         f"{query}, ended until {moment:%F %T}",
         cursor=opened(search.cursor),
     )

@@ -53,7 +53,7 @@ async def show_tasks(request: Request, site: SiteOf, who: Viewer, query: Listed)
     ensure_searchable(who, query.label, query.error)
     problem, found = "", _NOTHING
     try:
-        found = await site.read(tasks.find, site.nonet.stores, query)
+        found = await site.read(tasks.find, site.stores, query)
     except InvalidArgumentsError as error:
         problem = str(error)
     return render(
@@ -66,8 +66,8 @@ async def show_tasks(request: Request, site: SiteOf, who: Viewer, query: Listed)
         is_ended=False,
         columns=_COLUMNS.get(query.state or "", _MIXED),
         states=get_args(LiveState),
-        classes=sorted(item.name for item in site.nonet.registry),
-        now=await site.nonet.stores.broker.logical_now() if found.items else None,
+        classes=sorted(item.name for item in site.registry),
+        now=await site.stores.broker.logical_now() if found.items else None,
     )
 
 
@@ -83,7 +83,7 @@ async def find(request: Request, site: SiteOf, who: Viewer, id: Word) -> Respons
 
 async def _path_of_id(request: Request, site: Site, id: str) -> str:
     """Return the path of the page of a task, group or workflow; empty if none is known."""
-    stores = site.nonet.stores
+    stores = site.stores
     if await stores.workflows.exists(id):
         return path_of(request, "workflow", id=id)
     reads = (
@@ -103,12 +103,12 @@ async def show_task(request: Request, site: SiteOf, id: str, who: Viewer) -> Res
     """Show a task."""
     report, problem = None, ""
     try:
-        report = await site.read(tasks.details, site.nonet.client, id)
+        report = await site.read(tasks.details, site.client, id)
     except NotFoundError as error:
         problem = str(error)
     if report is not None and report.status.name:
         return await _render(request, site, report, who)
-    if await site.nonet.stores.workflows.exists(id):
+    if await site.stores.workflows.exists(id):
         return RedirectResponse(path_of(request, "workflow", id=id), 303)
     if report is None:
         return render(request, "task_missing.html", 404, id=id, problem=problem)
@@ -127,7 +127,7 @@ async def _render(
         why=explained,
         facts=facts,
         workflow=await _workflow_of(site, report.status.id),
-        why_not_again=report.why_not_again(site.nonet.registry),
+        why_not_again=report.why_not_again(site.registry),
         labels=mask_names(report.envelope.labels) if report.envelope else {},
         once=secrets.token_hex(8),
         now=await site.nonet.broker.logical_now(),
@@ -151,7 +151,7 @@ async def _workflow_of(site: Site, id: str) -> str:
         return ""
 
     async def read() -> str:
-        return await site.nonet.stores.workflows.workflow_of(id)
+        return await site.stores.workflows.workflow_of(id)
 
     return await site.shared.read(("workflow of", id), _STEP_SECONDS, read)
 
@@ -163,7 +163,7 @@ async def cancel(
     """Cancel a task in whatever state it is."""
     path = path_of(request, "task", id=id)
     try:
-        await site.perform(who, tasks.cancel, site.nonet.client, id, reason)
+        await site.perform(who, tasks.cancel, site.client, id, reason)
     except ConflictError as error:
         return back(request, path, str(error), "bad")
     return back(request, path, "Cancelled it. If it runs, its worker ends it within seconds.")
@@ -172,7 +172,7 @@ async def cancel(
 @pages.post("/tasks/{id:path}/hasten", name="hasten_task")
 async def hasten(request: Request, site: SiteOf, id: str, who: Hastener) -> Response:
     """Make a delayed task due now."""
-    found = await site.perform(who, delayed.hasten, site.nonet.stores, [id])
+    found = await site.perform(who, delayed.hasten, site.stores, [id])
     path = path_of(request, "task", id=id)
     if not found.changed:
         return back(request, path, "; ".join(found.problems("delayed")), "bad")
@@ -188,9 +188,9 @@ async def again(
     once: Annotated[str, Form(min_length=8, max_length=64)],
 ) -> Response:
     """Submit a task again: a live one as a copy, a failed one at most once."""
-    client = site.nonet.client
+    client = site.client
     report = await site.read(tasks.details, client, id)
-    if problem := report.why_not_again(site.nonet.registry):
+    if problem := report.why_not_again(site.registry):
         raise ConflictError(f"task {id} cannot be submitted again: {problem}")
     if report.letter is not None:
         new = await site.perform(who, dead_letters.resubmit, client, report.letter.id)
@@ -205,7 +205,7 @@ async def again(
 @pages.post("/tasks/{id:path}/reveal", name="reveal_task")
 async def reveal(request: Request, site: SiteOf, id: str, who: Revealer) -> Response:
     """Show arguments, result and the command that runs the task here, in this answer only."""
-    client = site.nonet.client
+    client = site.client
     report = await site.read(tasks.details, client, id)
     found, command = None, ""
     async with site.changing(who, Action.REVEAL, f"arguments and result of task {id}"):

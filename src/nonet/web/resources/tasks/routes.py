@@ -90,7 +90,7 @@ async def list_tasks(site: SiteOf, who: Viewer, query: Listed) -> Searched[TaskS
     A page with a filter can have fewer items than `limit`, even none, although more follow.
     """
     ensure_searchable(who, query.label, query.error)
-    return await site.read(tasks.find, site.nonet.stores, query)
+    return await site.read(tasks.find, site.stores, query)
 
 
 @api.post("/tasks", status_code=202)
@@ -129,7 +129,7 @@ async def get_result(
 
     It needs the permission `result`, and is audited.
     """
-    outcome = await tasks.outcome(site.nonet.client, id, wait)
+    outcome = await tasks.outcome(site.client, id, wait)
     found = replace(seen(outcome, who), result=outcome.result)  # a result may have any fields
     if found.is_live:
         return ascii_json(found, 202)
@@ -143,7 +143,7 @@ async def get_arguments(id: TaskId, site: SiteOf, who: Revealer) -> Arguments:
 
     It needs the permission `reveal`, and is audited.
     """
-    return await site.perform(who, tasks.arguments, site.nonet.client, id)
+    return await site.perform(who, tasks.arguments, site.client, id)
 
 
 @api.get("/tasks/{id:path}/explanation")
@@ -155,7 +155,7 @@ async def explain_task(id: TaskId, site: SiteOf, who: Knower) -> Explanation:
 @api.get("/tasks/{id:path}")
 async def get_task(id: TaskId, site: SiteOf, who: Knower) -> TaskStatus:
     """Return the status of a task."""
-    return await tasks.get(site.nonet.client, id)
+    return await tasks.get(site.client, id)
 
 
 @api.post("/tasks/cancel")
@@ -167,7 +167,7 @@ async def cancel_tasks(body: CancelMany, site: SiteOf, who: Canceller) -> Cancel
     """
     if not (body.task or body.labels):
         raise ValueError("give a task class or labels, or it would cancel all tasks")
-    client = site.nonet.client
+    client = site.client
     selection = TaskFilter(body.task or "", body.labels, body.states)
     if body.dry_run:
         return await tasks.preview_cancel(client, selection)
@@ -182,8 +182,8 @@ async def cancel_task(
     id: TaskId, site: SiteOf, who: Canceller, body: Reason = NO_REASON
 ) -> Cancelled:
     """Cancel a task in whatever state it is; it does not run any further."""
-    await tasks.get(site.nonet.client, id)
-    return await site.perform(who, tasks.cancel, site.nonet.client, id, body.reason)
+    await tasks.get(site.client, id)
+    return await site.perform(who, tasks.cancel, site.client, id, body.reason)
 
 
 @api.post("/tasks/{id:path}/resubmit", status_code=202)
@@ -192,5 +192,5 @@ async def resubmit_task(id: TaskId, site: SiteOf, who: Resubmitter) -> Made:
 
     Dead letters have a route of their own.
     """
-    await tasks.get(site.nonet.client, id)
-    return Made(id=str(await site.perform(who, history.resubmit, site.nonet.client, id)))
+    await tasks.get(site.client, id)
+    return Made(id=str(await site.perform(who, history.resubmit, site.client, id)))

@@ -161,7 +161,7 @@ async def made(
         try:
             task, options = _checked(site, item, key)
             if len(asked) > 1:  # to name the task that is invalid
-                site.nonet.client.envelopes.prepare(task, options)
+                site.client.envelopes.prepare(task, options)
             wanted.append((task, options))
         except (InvalidArgumentsError, UnknownTaskError, ValueError) as error:
             if len(asked) == 1:
@@ -170,7 +170,7 @@ async def made(
     what = ", ".join(dict.fromkeys(type(task).__name__ for task, _ in wanted))
     async with site.changing(who, Action.SUBMIT, f"submit {len(wanted)} of {what:.200}"):
         repeats = _repeats(site, who, key, _digest(body), len(wanted))
-        handles = await submit_each(site.nonet.client, wanted, repeats)
+        handles = await submit_each(site.client, wanted, repeats)
     return [Submitted(id=str(handle), created=handle.created) for handle in handles]
 
 
@@ -182,7 +182,7 @@ def _checked(site: Site, item: NewTask, key: str | None) -> tuple[BaseTask, Opti
             f"labels.{name}: the API may not set it, because tasks take it as their context "
             "(carry_context): leave it out"
         )
-    task_class = site.nonet.registry.get(item.task)
+    task_class = site.registry.get(item.task)
     options = item.options()
     return bound(task_class, [], item.arguments), options
 
