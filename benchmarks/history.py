@@ -10,7 +10,7 @@ import statistics
 from msgspec import msgpack
 from place import Place
 
-from nonet.messages.message import ResultDocument, encode
+from nonet.base.messages.message import ResultDocument, encode
 from nonet.rules.figures import COUNTS, DURATIONS, RESOLUTIONS
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery

@@ -56,7 +56,7 @@ sqlalchemy.dialects.mysql.aiomysql sqlalchemy.dialects.sqlite.aiosqlite structlo
 # What a command imports later if at all: extras, help for tests, processes of tasks, and modules
 # that register something, as tasks do.
 _NOT_IN_COMMANDS = (
-    *("nonet.contrib", "nonet.cli.demo", "nonet.testing", "nonet.child_process"),
+    *("nonet.contrib", "nonet.cli.demo", "nonet.testing", "nonet.worker.child_process"),
     "nonet.stores.sql.migrations",
 )
 # A variable of commands whose daemons and fork servers are forked, too, as those of `task-run dev`

@@ -11,7 +11,7 @@ import nonet
 from nonet.client.namespace import InNamespace
 
 PUBLIC = (
-    *("nonet", "nonet.sync", "nonet.testing"),
+    *("nonet", "nonet.testing"),
     *(f"nonet.contrib.{name}" for name in ("canary", "django", "fastapi", "sentry")),
 )
 # What is called by the framework alone says so.

@@ -3,8 +3,8 @@
 import common
 import with_nonet
 
-import nonet.sync
+import nonet
 
 if __name__ == "__main__":
-    with nonet.sync.Nonet.from_settings(tasks=("with_nonet",)) as app:
+    with nonet.SyncNonet.from_settings(tasks=("with_nonet",)) as app:
         common.submit_sync(lambda _, number: app.submit(with_nonet.Nothing(number=number)))

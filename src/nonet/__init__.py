@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         UnableToAcquireLockError as UnableToAcquireLockError,
         UnknownTaskError as UnknownTaskError,
     )
+    from nonet.base.messages.message import Usage as Usage
     from nonet.base.streams import Priority as Priority, Size as Size
     from nonet.base.version import __version__ as __version__
     from nonet.client.client import Client as Client
@@ -52,10 +53,10 @@ if TYPE_CHECKING:
         cancel_many as cancel_many,
         spawn_with_callback as spawn_with_callback,
     )
+    from nonet.client.sync_application import SyncNonet as SyncNonet
     from nonet.config.models import TaskConfig as TaskConfig
     from nonet.config.settings import Settings as Settings, load_settings as load_settings
     from nonet.daemon.embedding import RunningDaemons as RunningDaemons
-    from nonet.messages.message import Usage as Usage
     from nonet.rules.findings.explanation import Explanation as Explanation
     from nonet.rules.findings.refusal import LockHolder as LockHolder
     from nonet.tasks.carried import carry_context as carry_context
@@ -118,6 +119,8 @@ if TYPE_CHECKING:
         ended as ended,
         failed as failed,
     )
+    from nonet.tasks.sync_handles import SyncHandle as SyncHandle
+    from nonet.tasks.sync_runs import SyncWorkflowRun as SyncWorkflowRun
     from nonet.tasks.task import (
         BaseTask as BaseTask,
         Given as Given,
@@ -139,6 +142,7 @@ _HOMES = {
     "app": "Nonet",
     "client.client": "Client",
     "client.shortcuts": "CallbackSpawner cancel_many spawn_with_callback",
+    "client.sync_application": "SyncNonet",
     "config.models": "TaskConfig",
     "daemon.embedding": "RunningDaemons",
     "base.errors": (
@@ -165,7 +169,7 @@ _HOMES = {
         "RateLimiter SharedRWLock register_locked_object_type"
     ),
     "tasks.middleware": "Middleware OutgoingTask RunningTask register_middleware",
-    "messages.message": "Usage",
+    "base.messages.message": "Usage",
     "tasks.overflow": "Overflow",
     "tasks.retry": "ExponentialBackoff NoRetry RetryPolicyBase",
     "tasks.schedules": (
@@ -173,6 +177,8 @@ _HOMES = {
         "TaskScheduleBase"
     ),
     "config.settings": "Settings load_settings",
+    "tasks.sync_handles": "SyncHandle",
+    "tasks.sync_runs": "SyncWorkflowRun",
     "tasks.task": (
         "BaseTask Given Isolation PeriodicBaseTask PeriodicVoAwareBaseTask TaskWithOptions"
     ),

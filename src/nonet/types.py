@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from nonet.base.exports import imported_on_use
 
 if TYPE_CHECKING:
+    from nonet.base.messages.terms import Delay as Delay, StartBy as StartBy
     from nonet.client.groups import Policy as Policy
     from nonet.config.environment import Secret as Secret
     from nonet.config.models import ScheduleConfig as ScheduleConfig
     from nonet.contrib.fastapi import Lifespan as Lifespan
-    from nonet.messages.terms import Delay as Delay, StartBy as StartBy
     from nonet.operate.doctor import Diagnosis as Diagnosis
     from nonet.operate.interactive import Debugger as Debugger
     from nonet.pipelines.host import PipelineHost as PipelineHost
@@ -62,7 +62,7 @@ _HOMES = {
     "config.environment": "Secret",
     "config.models": "ScheduleConfig",
     "contrib.fastapi": "Lifespan",
-    "messages.terms": "Delay StartBy",
+    "base.messages.terms": "Delay StartBy",
     "operate.doctor": "Diagnosis",
     "operate.interactive": "Debugger",
     "pipelines.host": "PipelineHost",

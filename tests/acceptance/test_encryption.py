@@ -21,9 +21,9 @@ from waits import WAIT_SECONDS
 
 from nonet import ConflictError, Nonet, NotFoundError, ResultUnavailable, TaskExpired
 from nonet.base.errors import ConfigurationError
-from nonet.messages.encryption import NO_KEY, Encrypted
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, decode_envelope, encode
+from nonet.base.messages.encryption import NO_KEY, Encrypted
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import Envelope, decode_envelope, encode
 from nonet.stores.queue.groups import callback_id
 from nonet.tasks.task import Options
 

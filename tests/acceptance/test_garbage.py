@@ -10,7 +10,7 @@ from acceptance.probe_tasks import Gated, Quick
 from acceptance.site import PROBES, Site, failure, run
 from waits import WAIT_SECONDS, until
 
-from nonet.messages.formats import FORMAT
+from nonet.base.messages.formats import FORMAT
 
 TASKS = f"{PROBES},acceptance.extra_tasks"
 

@@ -29,7 +29,7 @@ from pydantic import SecretStr
 from waits import WAIT_SECONDS, until
 
 from nonet import InvalidArgumentsError, Middleware, TaskCancelled
-from nonet.messages.message import decode_envelope
+from nonet.base.messages.message import decode_envelope
 from nonet.telemetry import running_middleware as failures_of
 
 TASKS = "acceptance.around_tasks"

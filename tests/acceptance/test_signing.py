@@ -10,8 +10,8 @@ from acceptance.site import Site, failure, run
 from waits import WAIT_SECONDS, until
 
 from nonet import Nonet
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, encode
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import Envelope, encode
 from nonet.tasks.task import Options
 
 KEYS = {id: f"{id}:" + base64.b64encode(id.encode() * 16).decode() for id in ("new", "old", "evil")}

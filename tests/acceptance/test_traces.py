@@ -31,7 +31,7 @@ from waits import WAIT_SECONDS, until
 
 from nonet import InvalidArgumentsError
 from nonet.base.errors import ServerUnreachableError
-from nonet.messages.message import decode_envelope
+from nonet.base.messages.message import decode_envelope
 from nonet.telemetry import tracing
 
 TASKS = "acceptance.traced_tasks"

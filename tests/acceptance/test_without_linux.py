@@ -41,7 +41,7 @@ async def test_each_child_is_an_interpreter_of_its_own(site: Site) -> None:
         gate = site.gate()
         handle = await app.submit(tasks.GatedChild(gate))
         (start,) = await site.started(handle)
-        assert psutil.Process(start.pid).cmdline()[1:] == ["-P", "-m", "nonet.child_process"]
+        assert psutil.Process(start.pid).cmdline()[1:] == ["-P", "-m", "nonet.worker.child_process"]
         site.open(gate)
         await handle.result(timeout=WAIT_SECONDS)
 

@@ -6,7 +6,7 @@ import os
 import threading
 
 from nonet.base.ids import LENGTH, new_id
-from nonet.messages.message import is_id
+from nonet.base.messages.message import is_id
 
 
 def test_ids_are_short_and_different() -> None:

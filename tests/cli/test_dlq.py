@@ -18,8 +18,8 @@ from cli.terminal import Ended, TaskRun
 from waits import WAIT_SECONDS
 
 from nonet import TaskFailed
-from nonet.messages.encryption import NO_KEY
-from nonet.messages.message import encode, pack
+from nonet.base.messages.encryption import NO_KEY
+from nonet.base.messages.message import encode, pack
 from nonet.rules.letters import NewDeadLetter
 from nonet.tasks.task import Options
 

@@ -10,11 +10,11 @@ from cli.errands import Add
 from cli.terminal import NAMESPACE, TaskRun
 from waits import WAIT_SECONDS, until
 
-from nonet.messages.documents import encrypted_arguments
-from nonet.messages.encryption import NO_KEY, Cipher
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, encode
-from nonet.messages.repetition import repeat_of_entry
+from nonet.base.messages.documents import encrypted_arguments
+from nonet.base.messages.encryption import NO_KEY, Cipher
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import Envelope, encode
+from nonet.base.messages.repetition import repeat_of_entry
 from nonet.stores.namespace.quarantine import Quarantine
 from nonet.tasks.task import Options
 

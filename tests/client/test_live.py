@@ -13,10 +13,10 @@ from clients import broker_at, client_of
 from waits import WAIT_SECONDS
 
 from nonet import BaseTask, Priority, RetryPolicyBase, Size
+from nonet.base.messages.signing import Signer
 from nonet.client.envelopes import Envelopes
 from nonet.client.live import LiveConfig
 from nonet.config.reading import parse_config
-from nonet.messages.signing import Signer
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.broker import Broker

@@ -228,7 +228,7 @@ async def test_only_the_loop_that_opened_an_application_uses_it(app: Nonet) -> N
         async def elsewhere(ask: Callable[[Nonet], Any] = ask) -> None:
             await ask(app)
 
-        with pytest.raises(NotBoundError, match=r"another event loop.*nonet\.sync\.Nonet"):
+        with pytest.raises(NotBoundError, match=r"another event loop.*nonet\.SyncNonet"):
             await asyncio.to_thread(asyncio.run, elsewhere())
             pytest.fail(name)
     handle = await Add(1).schedule()

@@ -9,14 +9,14 @@ import pytest
 
 from nonet import BaseTask, InvalidArgumentsError, Nonet, context
 from nonet.base.ids import new_id
-from nonet.config.settings import plain_settings
-from nonet.messages.repetition import (
+from nonet.base.messages.repetition import (
     Identity,
     repeat_of_end,
     repeat_of_entry,
     repeat_of_live,
     repeat_of_request,
 )
+from nonet.config.settings import plain_settings
 from nonet.rules.pipelines import row_letter_id
 from nonet.scheduler.periodic.periodic_loop import occurrence_id
 from nonet.stores.queue.groups import callback_id, child_id, failure_id, group_id

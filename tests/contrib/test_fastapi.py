@@ -14,9 +14,9 @@ from waits import WAIT_SECONDS
 
 from nonet import BaseTask, Nonet, Size, TaskExpired, TaskFailed, TaskStatus, Usage
 from nonet.base.errors import RowsBusy
+from nonet.base.messages.message import ResultDocument, encode
 from nonet.config.settings import plain_settings
 from nonet.contrib.fastapi import NonetApp, install, lifespan
-from nonet.messages.message import ResultDocument, encode
 
 
 @dataclass

@@ -19,8 +19,8 @@ from servers import RedisServer
 from waits import WAIT_SECONDS, until
 
 from nonet import Nonet, TaskFailed
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, encode
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import Envelope, encode
 
 MIB = 1024 * 1024
 BOMB = b"\x91" * (10 * MIB)

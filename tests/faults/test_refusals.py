@@ -23,7 +23,7 @@ from faults.test_topologies import every_fifth, mixed
 from ports import free_port
 from waits import WAIT_SECONDS, until
 
-import nonet.sync
+import nonet
 from nonet.base.errors import NonetError
 from nonet.config.settings import plain_settings
 
@@ -69,7 +69,7 @@ async def others(rig: Rig, own: Crew, home: Path) -> AsyncIterator[Mapping[str, 
     settings = rig.site.settings
     url = f"http://127.0.0.1:{(port := free_port())}"
     web = rig.site.program("task-web", NONET_WEB_PORT=str(port))
-    threads = nonet.sync.Nonet(
+    threads = nonet.SyncNonet(
         plain_settings(
             redis_url=settings["NONET_REDIS_URL"],
             namespace=NAMESPACE,

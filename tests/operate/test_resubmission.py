@@ -19,8 +19,8 @@ from servers import RedisServer
 
 from nonet import BaseTask, ConflictError, Nonet, Size
 from nonet.base.errors import NonetError, ServerUnreachableError
-from nonet.messages.message import decode_envelope, encode, pack
-from nonet.messages.repetition import Known, Progress, Repeat, Step, next_step
+from nonet.base.messages.message import decode_envelope, encode, pack
+from nonet.base.messages.repetition import Known, Progress, Repeat, Step, next_step
 from nonet.operate import resubmission as dlq
 from nonet.rules.letters import DeadLetter, NewDeadLetter, Status
 from nonet.stores.sql.dead_letters import DeadLetters

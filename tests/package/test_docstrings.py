@@ -32,7 +32,6 @@ from public import FRAMEWORK, documented
 
 import nonet
 import nonet.contrib.fastapi
-import nonet.sync
 import nonet.testing
 from nonet import BaseTask, ChildResult, LockedObjectType
 from nonet.contrib import sentry
@@ -223,7 +222,7 @@ def is_inside_a_task(code: str) -> bool:
 
 def is_sync(name: str, code: str) -> bool:
     """Whether it is of a program without an event loop: then it runs in a thread."""
-    return name.startswith("nonet.sync.") or bool(re.search(r"_sync\(", code))
+    return name.startswith("nonet.Sync") or bool(re.search(r"_sync\(", code))
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
@@ -268,7 +267,7 @@ async def test_examples_run(
     async with System([scene.__name__], sizes=[nonet.Size.SMALL], redis_url=redis_url) as system:
         if is_sync(name, code):
             names.update(app=system.app.sync, handle=await scene.Add(1, 2).schedule())
-            names["handle"] = nonet.sync.Handle(names["handle"], system.app.sync)
+            names["handle"] = nonet.SyncHandle(names["handle"], system.app.sync)
             await asyncio.to_thread(exec, code, names)
             return
         names.update(app=system.app, client=system.app.client, system=system)

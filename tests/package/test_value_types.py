@@ -11,7 +11,6 @@ from public import public_names
 from pydantic import TypeAdapter, ValidationError
 
 import nonet
-import nonet.sync
 from nonet import (
     CatchUp,
     ChildResult,
@@ -74,8 +73,8 @@ VALUES: dict[type, Any] = {
     TaskStatus: TaskStatus("a", "sums:Add", "done", finished=NOW, usage=USAGE),
     Unique: Unique.for_seconds(60, key="nightly"),
     UniqueMode: UniqueMode.UNTIL_DONE,
-    nonet.sync.Handle: nonet.sync.Handle("a", None),
-    nonet.sync.WorkflowRun: nonet.sync.WorkflowRun("w", None),
+    nonet.SyncHandle: nonet.SyncHandle("a", None),
+    nonet.SyncWorkflowRun: nonet.SyncWorkflowRun("w", None),
     Usage: USAGE,
     WorkflowRun: WorkflowRun("w", None),  # nobody asks it
     WorkflowStatus: WorkflowStatus(
@@ -106,12 +105,11 @@ OTHERS = {
         *("Middleware", "RetryPolicyBase", "TaskScheduleBase"),  # bases
         *("OutgoingTask", "RunningTask"),  # they hold what is going on
         *LOCKS,
-        *("CallbackSpawner", "Client", "Nonet", "RunningDaemons", "TaskContext"),
+        *("CallbackSpawner", "Client", "Nonet", "RunningDaemons", "SyncNonet", "TaskContext"),
         *("Given", "Step", "Workflow"),  # they hold tasks of authors
         "TaskWithOptions",
         "Settings",  # it has passwords, which no dump shows
     },
-    "nonet.sync": {"Nonet"},
     # They hold tasks of authors, and exceptions.
     "nonet.testing": {"InlineGroup", "InlineRun", "Submitted", "System"},
     "nonet.contrib.canary": {"Canary"},

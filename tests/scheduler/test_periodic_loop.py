@@ -17,8 +17,8 @@ import pytest
 from waits import WAIT_SECONDS
 
 from nonet import CatchUp, IntervalSecondsSchedule, Nonet, Overlap, PeriodicBaseTask, Size
+from nonet.base.messages.message import decode_envelope
 from nonet.config.entries import Entry
-from nonet.messages.message import decode_envelope
 from nonet.scheduler.periodic import asking, periodic_loop as periodic
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop, jitter

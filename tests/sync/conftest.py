@@ -10,7 +10,7 @@ from acceptance.site import no_variables
 from daemons import Daemon
 from servers import RedisServer
 
-import nonet.sync
+import nonet
 from nonet.config.settings import plain_settings
 
 TASKS = "sync.sync_tasks"
@@ -39,9 +39,9 @@ def environment(redis_url: str, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def app(environment: dict[str, str]) -> Iterator[nonet.sync.Nonet]:
+def app(environment: dict[str, str]) -> Iterator[nonet.SyncNonet]:
     """An open application."""
-    with nonet.sync.Nonet(settings_of(environment)) as opened:
+    with nonet.SyncNonet(settings_of(environment)) as opened:
         yield opened
 
 
@@ -58,9 +58,9 @@ def served_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
 
 
 @pytest.fixture
-def served(served_environment: dict[str, str]) -> Iterator[nonet.sync.Nonet]:
+def served(served_environment: dict[str, str]) -> Iterator[nonet.SyncNonet]:
     """An open application beside a worker."""
-    with nonet.sync.Nonet(settings_of(served_environment)) as opened:
+    with nonet.SyncNonet(settings_of(served_environment)) as opened:
         yield opened
 
 

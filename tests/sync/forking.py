@@ -12,7 +12,7 @@ from typing import Any
 
 from sync.sync_tasks import Add, Kept
 
-import nonet.sync
+import nonet
 
 CHILDREN, THREADS, TASKS = 3, 4, 10
 
@@ -33,7 +33,7 @@ def submit(prefix: str) -> list[str]:
     return ids
 
 
-def connections(app: nonet.sync.Nonet) -> list[int]:
+def connections(app: nonet.SyncNonet) -> list[int]:
     """The ids that Redis has given to the idle connections for scripts."""
     lane = app._client().stores.broker.scripts.lane
     taken = [lane._taken() for _ in range(64)]  # type: ignore[attr-defined]  # a `SyncLane`
@@ -59,7 +59,7 @@ def forked(work: Callable[[], Any]) -> Any:
 
 def main() -> None:
     """Fork children while threads of this process submit."""
-    app = nonet.sync.Nonet.from_settings().open()
+    app = nonet.SyncNonet.from_settings().open()
     before = Add(1).schedule_sync(id="before")
     Kept(1).schedule_sync(id="kept-before")
     stop, background = threading.Event(), list[str]()

@@ -9,7 +9,7 @@ import pytest
 import redis
 from sync.sync_tasks import Add
 
-import nonet.sync
+import nonet
 from nonet import Middleware, OutgoingTask, register_middleware
 from nonet.config.settings import plain_settings
 
@@ -41,6 +41,6 @@ def test_middleware_runs_around_submissions(redis_url: str, tmp_path: Path) -> N
     notes = Notes()
     register_middleware(notes)
     settings = plain_settings(redis_url=redis_url, state_dir=tmp_path, tasks=("sync.sync_tasks",))
-    with nonet.sync.Nonet(settings) as app:
+    with nonet.SyncNonet(settings) as app:
         id = app.submit(Add(1, 2))
     assert b"via" in stored(redis_url, id) and notes.is_closed

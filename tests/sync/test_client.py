@@ -15,7 +15,7 @@ from sync.conftest import settings_of
 from sync.sync_tasks import Add, Fail, Sum, Wait, nested, nested_in_child
 from waits import WAIT_SECONDS
 
-import nonet.sync
+import nonet
 from nonet import (
     ConflictError,
     InvalidArgumentsError,
@@ -43,21 +43,21 @@ def parameters(function: Any) -> dict[str, tuple[Any, Any]]:
 def test_methods_have_the_names_and_parameters_of_asynchronous_ones() -> None:
     """Each one that programs have is there, with the same parameters, and no other."""
     listed = {name for each in Program.__mro__ for name in vars(each) if not name.startswith("_")}
-    assert listed - vars(nonet.sync.Nonet).keys() == set()
-    for name, method in vars(nonet.sync.Nonet).items():
+    assert listed - vars(nonet.SyncNonet).keys() == set()
+    for name, method in vars(nonet.SyncNonet).items():
         if name.startswith("_") or name in OWN:
             continue
         other = getattr(nonet.Nonet, name)
         if name not in LOOSE:
             assert parameters(method) == parameters(other), name
-    pairs = (nonet.sync.Handle, nonet.Handle), (nonet.sync.WorkflowRun, nonet.WorkflowRun)
+    pairs = (nonet.SyncHandle, nonet.Handle), (nonet.SyncWorkflowRun, nonet.WorkflowRun)
     for blocking, awaited in pairs:
         for name, method in vars(blocking).items():
             if not name.startswith("_"):
                 assert parameters(method) == parameters(getattr(awaited, name)), name
 
 
-def test_a_result_is_awaited(served: nonet.sync.Nonet) -> None:
+def test_a_result_is_awaited(served: nonet.SyncNonet) -> None:
     """The task or the application submits; the handle or the id waits."""
     handle, other = Add(1, 2).schedule_sync(), served.submit(Add(3, 4))
     assert handle.result(timeout=WAIT_SECONDS) == 3
@@ -68,7 +68,7 @@ def test_a_result_is_awaited(served: nonet.sync.Nonet) -> None:
         handle.cancel()
 
 
-def test_a_failure_raises(served: nonet.sync.Nonet) -> None:
+def test_a_failure_raises(served: nonet.SyncNonet) -> None:
     """The errors are those of an asynchronous program."""
     with pytest.raises(TaskFailed, match="ValueError: no"):
         Fail().schedule_sync().result(timeout=WAIT_SECONDS)
@@ -80,7 +80,7 @@ def test_a_failure_raises(served: nonet.sync.Nonet) -> None:
         served.status("nobody")
 
 
-FORWARDED: dict[str, tuple[Callable[[nonet.sync.Nonet], Any], Any]] = {
+FORWARDED: dict[str, tuple[Callable[[nonet.SyncNonet], Any], Any]] = {
     "submit": (lambda app: app.submit(Add(1), id="one", labels={"a": 1}).created, True),
     "submit again": (lambda app: app.submit(Add(1), id="one").created, False),
     "submit_many": (lambda app: app.submit_many([Add(n) for n in range(3)], delay=3600)[3:], []),
@@ -95,7 +95,7 @@ FORWARDED: dict[str, tuple[Callable[[nonet.sync.Nonet], Any], Any]] = {
 }
 
 
-def test_methods_return_what_the_asynchronous_ones_return(app: nonet.sync.Nonet) -> None:
+def test_methods_return_what_the_asynchronous_ones_return(app: nonet.SyncNonet) -> None:
     """One call of each, in turn; options and errors are those of the client."""
     for name, (call, expected) in FORWARDED.items():
         assert call(app) == expected, name
@@ -104,7 +104,7 @@ def test_methods_return_what_the_asynchronous_ones_return(app: nonet.sync.Nonet)
 
 
 @pytest.mark.parametrize("timeout", [0, 0.2])
-def test_a_wait_ends_with_its_timeout(app: nonet.sync.Nonet, timeout: float) -> None:
+def test_a_wait_ends_with_its_timeout(app: nonet.SyncNonet, timeout: float) -> None:
     """A timeout is an error, and leaves the task alone."""
     handle = Add(1).schedule_sync()
     with pytest.raises(TimeoutError, match="has not ended"):
@@ -112,7 +112,7 @@ def test_a_wait_ends_with_its_timeout(app: nonet.sync.Nonet, timeout: float) -> 
     assert handle.status().state == "queued"
 
 
-def test_progress_is_followed(served: nonet.sync.Nonet) -> None:
+def test_progress_is_followed(served: nonet.SyncNonet) -> None:
     """It comes as the task reports it, and ends with the task."""
     handle = Wait().schedule_sync()
     for progress in handle.progress():
@@ -123,7 +123,7 @@ def test_progress_is_followed(served: nonet.sync.Nonet) -> None:
 
 def test_a_closed_application_refuses_calls(environment: dict[str, str]) -> None:
     """The error says how to open one; nothing is submitted elsewhere."""
-    app = nonet.sync.Nonet(settings_of(environment))
+    app = nonet.SyncNonet(settings_of(environment))
     with pytest.raises(NotBoundError, match="use it inside `with`"):
         app.submit(Add(1))
     assert app.open() is app
@@ -132,7 +132,7 @@ def test_a_closed_application_refuses_calls(environment: dict[str, str]) -> None
         app.open()
     app.close()
     app.close()
-    with pytest.raises(NotBoundError, match=r"with nonet\.sync\.Nonet\.from_settings"):
+    with pytest.raises(NotBoundError, match=r"with nonet\.SyncNonet\.from_settings"):
         Add(1).schedule_sync()
     with pytest.raises(NotBoundError):
         handle.status()
@@ -140,12 +140,12 @@ def test_a_closed_application_refuses_calls(environment: dict[str, str]) -> None
         assert handle.status().state == "queued"
 
 
-def test_a_handle_is_an_id(app: nonet.sync.Nonet) -> None:
+def test_a_handle_is_an_id(app: nonet.SyncNonet) -> None:
     """It is a ``str`` in JSON and in a pickle; without an application it says what to do."""
     handle = Add(1).schedule_sync(id="mine")
     assert isinstance(handle, TaskId) and handle == "mine"
     assert type(pickle.loads(pickle.dumps(handle))) is str
-    adapter = TypeAdapter(nonet.sync.Handle[int])
+    adapter = TypeAdapter(nonet.SyncHandle[int])
     assert adapter.dump_json(handle) == b'"mine"'
     read = adapter.validate_json('"mine"')
     for call in (read.status, read.result, read.cancel, read.progress):

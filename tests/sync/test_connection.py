@@ -18,7 +18,7 @@ from topologies.cluster import Cluster
 from topologies.sentinel import Sentinels
 from waits import wait_until
 
-import nonet.sync
+import nonet
 from nonet import ServerUnreachableError
 from nonet.base.synchronous import complete, timeout
 from nonet.stores.connection.sync_client import connect
@@ -36,10 +36,10 @@ def own_server() -> Iterator[RedisServer]:
 
 
 @contextmanager
-def opened(environment: Environment, url: str, **more: str) -> Iterator[nonet.sync.Nonet]:
+def opened(environment: Environment, url: str, **more: str) -> Iterator[nonet.SyncNonet]:
     """An application on a server of its own."""
     changed = {**environment, "NONET_REDIS_URL": url, **more}
-    with nonet.sync.Nonet(settings_of(changed)) as app:
+    with nonet.SyncNonet(settings_of(changed)) as app:
         yield app
 
 
@@ -57,7 +57,7 @@ def submitted(client: Any) -> int:
     return len(list(client.scan_iter("{test}:t:*")))
 
 
-def test_a_call_replaces_a_cut_connection(app: nonet.sync.Nonet, redis_server: RedisServer) -> None:
+def test_a_call_replaces_a_cut_connection(app: nonet.SyncNonet, redis_server: RedisServer) -> None:
     """The next call opens another one: no error and no second task."""
     Add(1).schedule_sync()
     with redis_server.client() as client:
@@ -67,7 +67,7 @@ def test_a_call_replaces_a_cut_connection(app: nonet.sync.Nonet, redis_server: R
 
 
 def test_threads_have_connections_of_their_own(
-    app: nonet.sync.Nonet, redis_server: RedisServer
+    app: nonet.SyncNonet, redis_server: RedisServer
 ) -> None:
     """No more than threads that call at a time, and they are used again."""
 
@@ -116,7 +116,7 @@ def test_a_timeout_ends_a_wait_for_a_hanging_server(
         assert handle.status().state == "queued"
 
 
-def test_an_interrupted_call_gives_up_its_connection(app: nonet.sync.Nonet) -> None:
+def test_an_interrupted_call_gives_up_its_connection(app: nonet.SyncNonet) -> None:
     """A signal that raises gives up the connection: the next call gets no foreign reply."""
 
     def interrupt(*_: object) -> None:

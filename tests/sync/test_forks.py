@@ -25,9 +25,9 @@ pytestmark = pytest.mark.server
 WSGI = """
 import os
 from sync.sync_tasks import Add
-import nonet.sync
+import nonet
 
-app = nonet.sync.Nonet.from_settings().open()  # in the master, before it forks
+app = nonet.SyncNonet.from_settings().open()  # in the master, before it forks
 Add(0).schedule_sync(id="master")
 
 

@@ -17,7 +17,7 @@ from sync.conftest import settings_of
 from sync.sync_tasks import Add, Kept
 from waits import WAIT_SECONDS
 
-import nonet.sync
+import nonet
 from nonet import ConfigurationError, InvalidArgumentsError, NotFoundError, ServerUnreachableError
 from nonet.stores.sql import database as sql
 from nonet.stores.sql.outbox import outbox_tasks
@@ -52,7 +52,7 @@ def rows(engine: sa.Engine) -> list[str]:
 
 
 def test_a_task_is_part_of_a_transaction_of_sqlalchemy(
-    engine: sa.Engine, app: nonet.sync.Nonet
+    engine: sa.Engine, app: nonet.SyncNonet
 ) -> None:
     """The task exists with its commit, and never after a rollback."""
     with engine.begin() as connection:
@@ -67,7 +67,7 @@ def test_a_task_is_part_of_a_transaction_of_sqlalchemy(
     assert rows(engine) == ["committed"]
 
 
-def test_a_session_is_a_transaction(engine: sa.Engine, app: nonet.sync.Nonet) -> None:
+def test_a_session_is_a_transaction(engine: sa.Engine, app: nonet.SyncNonet) -> None:
     """A ``Session``, and the scoped one that Flask programs have."""
     with Session(engine) as session:
         app.submit(Kept(1), id="a", transaction=session)
@@ -81,7 +81,7 @@ def test_a_session_is_a_transaction(engine: sa.Engine, app: nonet.sync.Nonet) ->
     assert rows(engine) == sorted(["a", *(f"c{n}" for n in range(300))])
 
 
-def test_a_durable_task_needs_no_transaction(engine: sa.Engine, app: nonet.sync.Nonet) -> None:
+def test_a_durable_task_needs_no_transaction(engine: sa.Engine, app: nonet.SyncNonet) -> None:
     """A durable task is written first, and queued at once."""
     handle = Kept(1).schedule_sync(id="kept")
     again = Kept(1).schedule_sync(id="kept")
@@ -94,7 +94,7 @@ def test_a_durable_task_needs_no_transaction(engine: sa.Engine, app: nonet.sync.
 def test_an_unsuitable_transaction_is_refused(environment: Environment, tmp_path: Path) -> None:
     """Of another database, of another kind, or for a class that is not durable."""
     other = sa.create_engine(f"sqlite:///{tmp_path}/other.db")
-    with nonet.sync.Nonet(settings_of(environment)) as app:
+    with nonet.SyncNonet(settings_of(environment)) as app:
         with pytest.raises(TypeError, match=r"pass a Connection or Session .* not builtins\.str"):
             app.submit(Kept(1), transaction="x")
         with other.begin() as connection:
@@ -110,7 +110,7 @@ def test_a_submission_fails_without_its_database(environment: Environment, schem
     """The submission fails, as nothing would keep the task."""
     hosts = {"sqlite": "//proc/no.db", "postgresql": "127.0.0.1:1/x", "mysql": "127.0.0.1:1/x"}
     environment["NONET_DB_URL"] = f"{scheme}://{hosts[scheme]}"
-    app = nonet.sync.Nonet(settings_of(environment))
+    app = nonet.SyncNonet(settings_of(environment))
     app.open()
     with pytest.raises((ServerUnreachableError, ConfigurationError), match=scheme):
         app.submit(Kept(1))
@@ -125,9 +125,9 @@ settings.configure(DATABASES={"default": json.loads(os.environ["DATABASE"])}, US
 django.setup()
 from django.db import connection, transaction
 from sync.sync_tasks import Kept
-import nonet.sync
+import nonet
 
-with nonet.sync.Nonet.from_settings() as app:
+with nonet.SyncNonet.from_settings() as app:
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE invoices (name VARCHAR(9))")
     with transaction.atomic():

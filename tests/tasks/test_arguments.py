@@ -21,8 +21,8 @@ from typing_extensions import TypedDict
 
 from nonet import BaseTask, PeriodicVoAwareBaseTask, Priority, Size, task
 from nonet.base.errors import InvalidArgumentsError, RegistrationError
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, decode_envelope, encode
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import Envelope, decode_envelope, encode
 from nonet.tasks.arguments import Arguments
 
 T = TypeVar("T")

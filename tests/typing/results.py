@@ -21,7 +21,7 @@ from tasks import (
     reset,
 )
 
-import nonet.sync
+import nonet
 from nonet import (
     PREVIOUS,
     BaseTask,
@@ -91,26 +91,26 @@ async def of_functions(app: Nonet) -> None:
     assert_type(add(1).with_options(id="a"), TaskWithOptions[int])
 
 
-def of_sync_programs(app: nonet.sync.Nonet) -> None:
+def of_sync_programs(app: nonet.SyncNonet) -> None:
     handle = RemoveFile("/a").schedule_sync(delay=5, transaction=None)
-    assert_type(handle, nonet.sync.Handle[int])
+    assert_type(handle, nonet.SyncHandle[int])
     assert_type(handle.result(timeout=30), int)
     assert_type(handle.status(), TaskStatus)
     assert_type(handle.cancel(), str)
-    assert_type(app.submit(Count("a")), nonet.sync.Handle[str])
-    assert_type(app.submit_many([Sweep(), Sweep()]), list[nonet.sync.Handle[None]])
+    assert_type(app.submit(Count("a")), nonet.SyncHandle[str])
+    assert_type(app.submit_many([Sweep(), Sweep()]), list[nonet.SyncHandle[None]])
     assert_type(app.result(handle), int)
     assert_type(app.result("some-id", timeout=5), Any)
     for progress in handle.progress():
         assert_type(progress.text, str)
     for status in app.live(state="running"):
         assert_type(status, TaskStatus)
-    with nonet.sync.Nonet.from_settings(namespace="test") as opened:
+    with nonet.SyncNonet.from_settings(namespace="test") as opened:
         assert_type(opened.explain(handle), Explanation)
 
 
 async def beside_an_application(app: Nonet) -> None:
-    assert_type(app.sync, nonet.sync.Nonet)
+    assert_type(app.sync, nonet.SyncNonet)
 
 
 async def with_options() -> None:

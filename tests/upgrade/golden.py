@@ -16,8 +16,8 @@ from uuid import UUID
 from clients import broker_at
 from msgspec.structs import replace
 
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import (
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import (
     Envelope,
     ErrorDocument,
     Reference,
@@ -26,7 +26,7 @@ from nonet.messages.message import (
     encode,
     pack,
 )
-from nonet.messages.signing import Signer
+from nonet.base.messages.signing import Signer
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.periodic import Change, Periodic

@@ -15,7 +15,7 @@ async def test_tasks_are_written_as_before(broker: Broker) -> None:
     golden, now = json.loads(GOLDEN.read_text()), await written(broker)
     advice = (
         "how tasks are written has changed. If older code could not read it: raise FORMAT in "
-        "src/nonet/messages/formats.py, and keep a reader, see tests/upgrade/README.md"
+        "src/nonet/base/messages/formats.py, and keep a reader, see tests/upgrade/README.md"
     )
     assert now["format"] >= golden["format"], "a format is never used again"
     assert now == golden, advice

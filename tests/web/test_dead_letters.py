@@ -17,11 +17,11 @@ from web.conftest import ClientOf, Fixed, asking, eventually, principal
 from web_tasks import Report
 
 from nonet import Nonet
+from nonet.base.messages.documents import encrypted_arguments
+from nonet.base.messages.encryption import NO_KEY, Cipher
+from nonet.base.messages.message import encode
 from nonet.client.reading import explain_by_facts
 from nonet.config.web_settings import WebSettings
-from nonet.messages.documents import encrypted_arguments
-from nonet.messages.encryption import NO_KEY, Cipher
-from nonet.messages.message import encode
 from nonet.rules.letters import NewDeadLetter, Status
 from nonet.rules.permissions import Role
 from nonet.stores.sql import database as sql

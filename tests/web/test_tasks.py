@@ -16,8 +16,8 @@ from web.conftest import in_state, working
 from web_tasks import Failing, Held, Locked, Login, Report
 
 from nonet import LockedObjectType, MutexLock, Nonet
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, encode
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import Envelope, encode
 from nonet.rules.permissions import Role
 from nonet.stores.queue.submissions import Submission
 

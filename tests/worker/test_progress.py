@@ -11,7 +11,7 @@ from waits import until
 from worker.attempts import attempt_at, tools_for
 
 from nonet import BaseTask, context
-from nonet.messages.message import decode_result
+from nonet.base.messages.message import decode_result
 from nonet.worker.attempt import progress_pace as progress
 from nonet.worker.attempt.conclusion import Concluder
 from nonet.worker.attempt.execute import carry_out

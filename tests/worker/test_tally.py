@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nonet.messages.message import Usage
+from nonet.base.messages.message import Usage
 from nonet.rules.figures import DURATIONS, figures_of
 from nonet.stores.queue.deliveries import Delivery
 from nonet.telemetry.metrics import UNKNOWN, Histogram, Peak

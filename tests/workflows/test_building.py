@@ -24,7 +24,7 @@ from nonet import (
     failed,
     group,
 )
-from nonet.messages.message import Reference
+from nonet.base.messages.message import Reference
 from nonet.tasks.steps import Edge
 from nonet.tasks.task import Given
 from nonet.tasks.workflows import packed_values

@@ -1,4 +1,4 @@
-"""Workflows of programs without an event loop: `nonet.sync`, with a real worker."""
+"""Workflows of programs without an event loop, with a real worker."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from waits import WAIT_SECONDS
 from workflows import flow_tasks
 from workflows.flow_tasks import Add, Spreads, Sum
 
-from nonet import ConflictError, chord, sync
+from nonet import ConflictError, SyncNonet, chord
 from nonet.tasks.steps import PREVIOUS
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture
-def app(redis_url: str, tmp_path: Path) -> Iterator[sync.Nonet]:
+def app(redis_url: str, tmp_path: Path) -> Iterator[SyncNonet]:
     """An open application, and a worker of small tasks."""
     environment = {
         "NONET_REDIS_URL": redis_url,
@@ -28,12 +28,12 @@ def app(redis_url: str, tmp_path: Path) -> Iterator[sync.Nonet]:
     log = tmp_path / "worker.log"
     worker = Daemon("task-worker", "--size", "small", environment=environment, log=log)
     settings = {"redis_url": redis_url, "state_dir": tmp_path, "tasks": (flow_tasks.__name__,)}
-    with worker, sync.Nonet.from_settings(**settings) as opened:
+    with worker, SyncNonet.from_settings(**settings) as opened:
         worker.wait_ready()
         yield opened
 
 
-def test_a_chord_is_submitted_and_waited_for(app: sync.Nonet) -> None:
+def test_a_chord_is_submitted_and_waited_for(app: SyncNonet) -> None:
     """The last step gets the results of the others; the run is known by its id."""
     workflow = chord([Add(1, 2), Add(3, 4)], Sum.given(numbers=PREVIOUS))
     run = app.submit_workflow(workflow, id="sums")
@@ -46,7 +46,7 @@ def test_a_chord_is_submitted_and_waited_for(app: sync.Nonet) -> None:
         run.cancel()
 
 
-def test_a_plain_task_submits_a_workflow(app: sync.Nonet) -> None:
+def test_a_plain_task_submits_a_workflow(app: SyncNonet) -> None:
     """In its thread, once: a later attempt finds the run of the first one."""
     run = app.submit(Spreads(2)).result(timeout=WAIT_SECONDS)
     assert app.workflow(run).wait(timeout=WAIT_SECONDS).state == "done"

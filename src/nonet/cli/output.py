@@ -27,7 +27,7 @@ from nonet.base.plain import plain, printable
 from nonet.rules.findings.refusal import span
 
 if TYPE_CHECKING:
-    from nonet.messages.message import Usage
+    from nonet.base.messages.message import Usage
 
 
 # Between columns.
@@ -339,7 +339,7 @@ def _print_lines(lines: Iterable[str]) -> None:
 def usage_in_words(usage: Usage) -> str:
     """Format the known resource usage of an attempt.
 
-    >>> from nonet.messages.message import Usage
+    >>> from nonet.base.messages.message import Usage
     >>> usage_in_words(Usage(61.25, 12.5, 200 * 2**20)), usage_in_words(Usage(0.5))
     ('61.250 s, CPU 12.500 s, memory 200 MiB', '0.500 s')
     """

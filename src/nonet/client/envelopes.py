@@ -17,15 +17,13 @@ from nonet.base.errors import (
     UnknownTaskError,
 )
 from nonet.base.ids import new_id, reserved_problem
-from nonet.base.streams import Priority, Size
-from nonet.client.live import LiveConfig
-from nonet.messages.documents import are_encrypted, decrypted_arguments, encrypted_arguments
-from nonet.messages.encryption import NO_KEYS, SETTING, Cipher
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, encode, is_id, open_envelope, pack, references
-from nonet.messages.repetition import Repeat
-from nonet.messages.signing import Signer
-from nonet.messages.terms import (
+from nonet.base.messages.documents import are_encrypted, decrypted_arguments, encrypted_arguments
+from nonet.base.messages.encryption import NO_KEYS, SETTING, Cipher
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import Envelope, encode, is_id, open_envelope, pack, references
+from nonet.base.messages.repetition import Repeat
+from nonet.base.messages.signing import Signer
+from nonet.base.messages.terms import (
     StartBy,
     delay_problem,
     is_naive,
@@ -35,6 +33,8 @@ from nonet.messages.terms import (
     start_by_term,
     unix_microseconds,
 )
+from nonet.base.streams import Priority, Size
+from nonet.client.live import LiveConfig
 from nonet.rules.fairness import inherited_labels, tenant_of
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.carried import carried_problem, carried_texts

@@ -9,13 +9,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import AdmissionRejected, ConfigurationError, NotBoundError, NotFoundError
+from nonet.base.messages.encryption import Cipher
+from nonet.base.messages.message import is_id
+from nonet.base.messages.repetition import Known
 from nonet.base.synchronous import Gate, sleep, timeout as time_limit
 from nonet.client.envelopes import Envelopes
 from nonet.client.live import LiveConfig
 from nonet.client.routing import Routing
-from nonet.messages.encryption import Cipher
-from nonet.messages.message import is_id
-from nonet.messages.repetition import Known
 from nonet.stores.namespace.cancellation import Cancellation
 from nonet.stores.namespace.hints import Hints
 from nonet.stores.queue.results import Ended

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from nonet.base.actor import who
 from nonet.base.errors import ConflictError, InvalidArgumentsError, ResultUnavailable
+from nonet.base.messages.encryption import NO_KEY, MissingKeyError
+from nonet.base.messages.message import Reference, is_id, references, resolved
+from nonet.base.messages.terms import unix_microseconds
 from nonet.client.namespace import InNamespace, OpenNamespace
 from nonet.client.reading import result_of
 from nonet.client.results import child_result, value_of
-from nonet.messages.encryption import NO_KEY, MissingKeyError
-from nonet.messages.message import Reference, is_id, references, resolved
-from nonet.messages.terms import unix_microseconds
 from nonet.stores.queue.groups import group_id
 from nonet.stores.queue.results import Ended
 from nonet.stores.queue.workflows import NewWorkflow, step_id

@@ -11,7 +11,7 @@ import yaml
 Path: TypeAlias = tuple[Any, ...]
 
 MOST_VALUES = 200_000
-# The limits of a file. Arguments of tasks have their own limit, `nonet.messages.message.MAX_DEPTH`.
+# The limits of a file. Arguments of tasks have one of their own: `base.messages.message.MAX_DEPTH`.
 MOST_LEVELS = 100
 
 _INTEGER = "tag:yaml.org,2002:int"

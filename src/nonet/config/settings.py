@@ -19,6 +19,9 @@ from nonet.base.amounts import parse_bytes
 from nonet.base.errors import ConfigurationError, masked, url_problem
 from nonet.base.keys import NAMESPACE_TEXT
 from nonet.base.machine import cores
+from nonet.base.messages.encryption import KEY_BYTES, Cipher
+from nonet.base.messages.resealing import resealed
+from nonet.base.messages.signing import Signer, parse_keys
 from nonet.base.streams import Size
 from nonet.config.environment import (
     EnvironmentModel,
@@ -29,9 +32,6 @@ from nonet.config.environment import (
     refuse_unknown_variables,
 )
 from nonet.config.web_settings import WebSettings
-from nonet.messages.encryption import KEY_BYTES, Cipher
-from nonet.messages.resealing import resealed
-from nonet.messages.signing import Signer, parse_keys
 from nonet.rules.crash_limit import CRASH_LIMIT
 
 PREFIX = "NONET_"

@@ -13,9 +13,9 @@ from pydantic import Field
 from nonet.base.actor import who
 from nonet.base.durations import moment
 from nonet.base.errors import MalformedMessageError, NonetError, NotFoundError
-from nonet.messages.documents import are_encrypted
-from nonet.messages.encryption import Cipher
-from nonet.messages.message import decode
+from nonet.base.messages.documents import are_encrypted
+from nonet.base.messages.encryption import Cipher
+from nonet.base.messages.message import decode
 from nonet.operate.audited import audited
 from nonet.operate.lists import (
     Age,

@@ -21,9 +21,9 @@ from nonet.base.errors import (
     NotFoundError,
     UnknownTaskError,
 )
-from nonet.messages.formats import format_problem
-from nonet.messages.message import Envelope
-from nonet.messages.repetition import REPEATS_END, Known, Repeat, repeat_of_end
+from nonet.base.messages.formats import format_problem
+from nonet.base.messages.message import Envelope
+from nonet.base.messages.repetition import REPEATS_END, Known, Repeat, repeat_of_end
 from nonet.operate.audited import audited
 from nonet.operate.lists import Searched, opened, searched
 from nonet.operate.tasks import AnyTaskQuery

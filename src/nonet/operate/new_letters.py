@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict
 
 from nonet.base.errors import ConfigurationError, MalformedMessageError, ServerUnreachableError
-from nonet.messages.documents import decrypted_arguments
-from nonet.messages.encryption import NO_KEYS, Cipher
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import (
+from nonet.base.messages.documents import decrypted_arguments
+from nonet.base.messages.encryption import NO_KEYS, Cipher
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import (
     Envelope,
     ErrorDocument,
     decode_envelope,

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from nonet.base.actor import who
 from nonet.base.errors import ConflictError, MalformedMessageError, NotFoundError
+from nonet.base.messages.documents import decrypted_arguments
+from nonet.base.messages.encryption import NO_KEYS, Cipher
+from nonet.base.messages.formats import format_problem
+from nonet.base.messages.message import Envelope, decode_envelope
+from nonet.base.messages.repetition import repeat_of_entry
 from nonet.base.plain import instant
-from nonet.messages.documents import decrypted_arguments
-from nonet.messages.encryption import NO_KEYS, Cipher
-from nonet.messages.formats import format_problem
-from nonet.messages.message import Envelope, decode_envelope
-from nonet.messages.repetition import repeat_of_entry
 from nonet.operate.audited import audited
 from nonet.operate.lists import ListQuery, Page, opened, sealed, view_of
 from nonet.rules.findings import remedies

@@ -10,10 +10,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nonet.base.errors import ConflictError, NonetError, NotFoundError, ServerUnreachableError
-from nonet.messages.documents import are_encrypted, key_of
-from nonet.messages.encryption import NO_KEY, UNREADABLE, Cipher
-from nonet.messages.message import decode
-from nonet.messages.repetition import Known, Progress, Repeat, Step, next_step
+from nonet.base.messages.documents import are_encrypted, key_of
+from nonet.base.messages.encryption import NO_KEY, UNREADABLE, Cipher
+from nonet.base.messages.message import decode
+from nonet.base.messages.repetition import Known, Progress, Repeat, Step, next_step
 from nonet.rules.findings import remedies
 from nonet.tasks.handles import Handle
 

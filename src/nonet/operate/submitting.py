@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nonet.base.errors import ConflictError, InvalidArgumentsError, NonetError
+from nonet.base.messages.repetition import Repeat
 from nonet.client.client import Client
 from nonet.client.submitting import is_durable
-from nonet.messages.repetition import Repeat
 from nonet.tasks.handles import Handle
 from nonet.tasks.registry import TaskClass
 from nonet.tasks.task import BaseTask, Options

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nonet.base.errors import MalformedMessageError, NonetError, NotFoundError
+from nonet.base.messages.documents import are_encrypted
+from nonet.base.messages.formats import FORMAT, format_problem
+from nonet.base.messages.message import Envelope, ResultDocument, decode
+from nonet.base.messages.repetition import repeat_of_live
 from nonet.client.client import Client
-from nonet.messages.documents import are_encrypted
-from nonet.messages.formats import FORMAT, format_problem
-from nonet.messages.message import Envelope, ResultDocument, decode
 from nonet.operate.resubmission import why_closed
 from nonet.rules.findings.timeline import Timeline, timeline
 from nonet.stores.namespace.history import FAILED, Kept

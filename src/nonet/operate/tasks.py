@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints
 from nonet.base.actor import who
 from nonet.base.durations import moment as age_of
 from nonet.base.errors import ConflictError, NotFoundError
-from nonet.messages.repetition import repeat_of_live
+from nonet.base.messages.repetition import repeat_of_live
 from nonet.operate.audited import Cancelled, audited
 from nonet.operate.lists import Age, ListQuery, Searched, Text, opened, searched
 from nonet.rules.findings import remedies

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nonet.base.errors import ConfigurationError, NotFoundError, ServerUnreachableError
+from nonet.base.messages.message import encode, pack
 from nonet.client.client import Client
-from nonet.messages.message import encode, pack
 from nonet.operate.new_letters import write
 from nonet.pipelines.lease import Exhausted
 from nonet.pipelines.pipeline import Pipeline

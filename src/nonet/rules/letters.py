@@ -8,8 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from nonet.messages.message import decode
-from nonet.messages.repetition import Identity
+from nonet.base.messages.message import decode
+from nonet.base.messages.repetition import Identity
 from nonet.rules.pipelines import key_in, pipeline_of
 
 
@@ -47,7 +47,7 @@ class NewDeadLetter:
 
     Long texts are stored without their middle, and NUL and lone surrogates are escaped, so that an
     odd error cannot prevent the record. Arguments and texts of errors may be encrypted, see
-    `nonet.messages.documents`.
+    `nonet.base.messages.documents`.
     """
 
     task_id: str

@@ -20,14 +20,14 @@ from nonet.base.errors import (
     ServerUnreachableError,
     TaskExpired,
 )
-from nonet.messages.message import (
+from nonet.base.messages.message import (
     HARD_LIMIT_BYTES,
     ErrorDocument,
     ResultDocument,
     encode,
     open_envelope,
 )
-from nonet.messages.signing import Signer
+from nonet.base.messages.signing import Signer
 from nonet.operate.new_letters import dead_letter, write
 from nonet.rules.outcomes import Reason
 from nonet.stores.namespace.leadership import DeposedError

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import ConfigurationError, NonetError
 from nonet.base.loop import in_own_thread
+from nonet.base.messages.encryption import Cipher
 from nonet.config.settings import Settings
-from nonet.messages.encryption import Cipher
 from nonet.stores.connection.redis import AsyncRedis
 from nonet.stores.queue.broker import Broker
 

@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self
 
 from nonet.base.errors import InvalidArgumentsError, RegistrationError
+from nonet.base.messages.message import decode, encode, pack, travels
 from nonet.base.plain import is_model
-from nonet.messages.message import decode, encode, pack, travels
 
 # pydantic takes a tenth of a second and 10 MB: it is imported for the first class that needs it.
 if TYPE_CHECKING:

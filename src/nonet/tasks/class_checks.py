@@ -13,9 +13,9 @@ from typing import Any
 
 from nonet.base.amounts import format_bytes, parse_bytes
 from nonet.base.errors import RegistrationError
+from nonet.base.messages.terms import start_by_problem
 from nonet.base.plain import is_model
 from nonet.base.streams import Priority, Size
-from nonet.messages.terms import start_by_problem
 from nonet.tasks.task import (
     LEAST_MEMORY_LIMIT,
     BaseTask,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nonet.base.errors import InvalidArgumentsError, LeaseLostError, TaskTimeoutError
 from nonet.base.forks import is_inherited
-from nonet.messages.message import encode, is_id, pack
+from nonet.base.messages.message import encode, is_id, pack
 from nonet.tasks.handles import ChildResult, R
 from nonet.tasks.secrecy import secret_texts
 from nonet.tasks.steps import After, Step

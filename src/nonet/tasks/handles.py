@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self
 from typing_extensions import TypeVar
 
 from nonet.base.errors import ConflictError, NotBoundError, NotFoundError
-from nonet.messages.message import Usage
+from nonet.base.messages.message import Usage
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler

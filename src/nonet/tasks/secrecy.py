@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from nonet.messages.documents import are_encrypted
-from nonet.messages.encryption import NO_KEY
+from nonet.base.messages.documents import are_encrypted
+from nonet.base.messages.encryption import NO_KEY
 
 MASK = "**********"
 

@@ -1,4 +1,4 @@
-"""The `Handle` that `nonet.sync` returns: its methods block."""
+"""`SyncHandle`: a handle whose methods block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SyncTaskClient(Protocol):
         """Yield the progress of a task until it ends."""
 
 
-class Handle(TaskId, Generic[R_co]):
+class SyncHandle(TaskId, Generic[R_co]):
     """The id of a submitted task, with methods that block: `nonet.Handle` for sync programs.
 
     A handle is a ``str``: store, compare and log it like one. It may be used in any thread, and

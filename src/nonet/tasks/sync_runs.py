@@ -1,4 +1,4 @@
-"""The `WorkflowRun` that `nonet.sync` returns: its methods block."""
+"""`SyncWorkflowRun`: the run of a workflow, with methods that block."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SyncWorkflowClient(Protocol):
         """Run the failed steps of a workflow again; return their number."""
 
 
-class WorkflowRun(WorkflowId):
+class SyncWorkflowRun(WorkflowId):
     """The id of a submitted workflow, with methods that block: `nonet.WorkflowRun` without a loop.
 
     Attributes:

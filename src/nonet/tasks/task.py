@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypedDict, U
 from msgspec import Struct
 
 from nonet.base.errors import NotBoundError, suggestion
+from nonet.base.messages.terms import Delay, StartBy
 from nonet.base.plain import is_model
 from nonet.base.streams import Priority, Size
-from nonet.messages.terms import Delay, StartBy
-from nonet.tasks import sync_handles
 from nonet.tasks.arguments import Constructible, prepare
 from nonet.tasks.handles import Handle, R, R_co
 from nonet.tasks.locks import (
@@ -27,6 +26,7 @@ from nonet.tasks.locks import (
     encode_locks,
 )
 from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
+from nonet.tasks.sync_handles import SyncHandle
 from nonet.tasks.unique import Unique
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Submitter(Protocol):
 class SyncSubmitter(Protocol):
     """The methods that ``.schedule_sync()`` and ``.submit_sync()`` call on an open application."""
 
-    def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> sync_handles.Handle[Any]:
+    def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> SyncHandle[Any]:
         """Submit one task and return its handle."""
 
     def submit_workflow(self, workflow: Any, *, id: str | None = None) -> Any:
@@ -371,19 +371,15 @@ class BaseTask(Constructible):
         return await current_submitter().submit(self, **options)
 
     @overload
-    def schedule_sync(
-        self: AsyncTask[R], **options: Unpack[SubmitOptions]
-    ) -> sync_handles.Handle[R]: ...
+    def schedule_sync(self: AsyncTask[R], **options: Unpack[SubmitOptions]) -> SyncHandle[R]: ...
 
     @overload
-    def schedule_sync(
-        self: PlainTask[R], **options: Unpack[SubmitOptions]
-    ) -> sync_handles.Handle[R]: ...
+    def schedule_sync(self: PlainTask[R], **options: Unpack[SubmitOptions]) -> SyncHandle[R]: ...
 
-    def schedule_sync(self: Any, **options: Unpack[SubmitOptions]) -> sync_handles.Handle[Any]:
+    def schedule_sync(self: Any, **options: Unpack[SubmitOptions]) -> SyncHandle[Any]:
         """Submit this task from a program, a thread or a ``def execute`` without an event loop.
 
-        It works wherever an application is open: one of ``nonet.sync``, or an asynchronous one,
+        It works wherever an application is open: a `nonet.SyncNonet`, or a `nonet.Nonet`,
         which opens connections for threads when they are first needed. It blocks until Redis has
         answered; in a coroutine use `schedule`.
 
@@ -392,7 +388,7 @@ class BaseTask(Constructible):
                 SQLAlchemy, or the connection of Django, on the database of ``NONET_DB_URL``.
 
         Returns:
-            A `nonet.sync.Handle`, whose methods block.
+            A `nonet.SyncHandle`, whose methods block.
 
         Raises:
             NotBoundError, InvalidArgumentsError, AdmissionRejected, BrokerFullError,
@@ -736,7 +732,7 @@ def current_sync_submitter() -> SyncSubmitter:
     """
     if not sync_submitters:
         raise NotBoundError(
-            "no application is open: schedule tasks inside `with nonet.sync.Nonet.from_settings():`"
+            "no application is open: schedule tasks inside `with nonet.SyncNonet.from_settings():`"
             ", or call its open() when the program starts"
         )
     return sync_submitters[-1]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from nonet.messages.message import encode, pack
+from nonet.base.messages.message import encode, pack
 from nonet.tasks.locks import MutexLock
 
 # Ten years, the limit of all durations.

@@ -7,12 +7,12 @@ from typing import Any, Unpack
 
 from msgspec.structs import asdict, replace
 
-from nonet.messages.message import Reference
-from nonet.messages.terms import delay_problem, microseconds, step_term
+from nonet.base.messages.message import Reference
+from nonet.base.messages.terms import delay_problem, microseconds, step_term
 from nonet.tasks.handles import R
 from nonet.tasks.runs import WorkflowRun
 from nonet.tasks.steps import FAILURE, SUCCESS, Added, After, Edge, Previous, Step
-from nonet.tasks.sync_runs import WorkflowRun as SyncWorkflowRun
+from nonet.tasks.sync_runs import SyncWorkflowRun
 from nonet.tasks.task import (
     BaseTask,
     Given,
@@ -207,7 +207,7 @@ class Workflow:
             id: as of `submit`.
 
         Returns:
-            A `nonet.sync.WorkflowRun`, whose methods block.
+            A `nonet.SyncWorkflowRun`, whose methods block.
 
         Raises:
             NotBoundError, InvalidArgumentsError, AdmissionRejected, ServerUnreachableError: as
@@ -291,7 +291,7 @@ def packed_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def step_terms(workflow: str, steps: Sequence[Step[Any]]) -> list[str]:
-    """Return the line of terms of each step, see `nonet.messages.terms.step_term`."""
+    """Return the line of terms of each step, see `nonet.base.messages.terms.step_term`."""
     leaving: dict[str, set[str]] = {}
     for step in steps:
         for edge in step.after:

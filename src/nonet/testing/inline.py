@@ -13,6 +13,8 @@ from functools import cache, partial
 from typing import Any, Generic, NoReturn, Unpack
 
 from nonet.base.errors import NotBoundError, ResultUnavailable
+from nonet.base.messages.message import Envelope, ResultDocument, decode, encode, pack
+from nonet.base.messages.signing import Signer
 from nonet.client.envelopes import Envelopes
 from nonet.client.groups import Policy, Spawned
 from nonet.client.live import LiveConfig
@@ -20,11 +22,8 @@ from nonet.client.shortcuts import CallbackSpawner
 from nonet.client.submitting import is_durable
 from nonet.config.overrides import NONE
 from nonet.config.settings import plain_settings
-from nonet.messages.message import Envelope, ResultDocument, decode, encode, pack
-from nonet.messages.signing import Signer
 from nonet.rules.fairness import BY_VO
 from nonet.rules.outcomes import End, Failed, decide
-from nonet.tasks import sync_handles
 from nonet.tasks.carried import enter_carried
 from nonet.tasks.execution import TaskContext, enter_context
 from nonet.tasks.handles import ChildResult, Handle, R, Unbound
@@ -32,6 +31,7 @@ from nonet.tasks.injection import Injector, load_entry_points
 from nonet.tasks.invoke import invoke
 from nonet.tasks.registry import Registry, TaskClass, load_lock_types
 from nonet.tasks.secrecy import secret_texts
+from nonet.tasks.sync_handles import SyncHandle
 from nonet.tasks.task import (
     BaseTask,
     Given,
@@ -355,10 +355,10 @@ class _SyncInline:
     def __init__(self, inline: _Inline) -> None:
         self._inline = inline
 
-    def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> sync_handles.Handle[Any]:
+    def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> SyncHandle[Any]:
         """Record a submission."""
         id = self._inline.record(task, Options.named(options))
-        return sync_handles.Handle(id, Unbound())
+        return SyncHandle(id, Unbound())
 
     def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> NoReturn:
         """Refuse it."""

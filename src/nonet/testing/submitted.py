@@ -11,8 +11,8 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from nonet.base.errors import suggestion
+from nonet.base.messages.terms import span_of
 from nonet.client.envelopes import Envelopes
-from nonet.messages.terms import span_of
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.arguments import Arguments
 from nonet.tasks.function import FunctionTask

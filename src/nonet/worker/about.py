@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nonet.messages.formats import FORMAT
+from nonet.base.messages.formats import FORMAT
 from nonet.stores.queue.leases import BeatReport
 from nonet.tasks.registry import Registry
 from nonet.worker.children.process_usage import all_resident
@@ -26,7 +26,7 @@ class About:
         lag: returns the longest time, in seconds, that the event loop took to respond since the
             previous call.
         children: returns the ids of the processes whose memory counts as the worker's.
-        keys: digest of its encryption keys, see `nonet.messages.encryption`; empty: it has none.
+        keys: digest of its encryption keys, see `base.messages.encryption`; empty: it has none.
         tenants: returns how many attempts run, by tenant; empty: none run, or tenants are not
             distinguished.
 

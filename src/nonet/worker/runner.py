@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from nonet.base.loop import in_own_thread
+from nonet.base.messages.message import Usage
 from nonet.client.client import Client
 from nonet.daemon.service import ExitCode
 from nonet.daemon.watchdog import Watchdog
-from nonet.messages.message import Usage
 from nonet.rules.outcomes import Cancelled, End, Failed, HandedBack, Lost, Outcome
 from nonet.stores.namespace.events import Events
 from nonet.stores.queue.broker import Order

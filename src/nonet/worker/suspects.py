@@ -22,8 +22,8 @@ from itertools import groupby
 from nonet.base.errors import NonetError
 from nonet.base.loop import uncancel
 from nonet.base.machine import cores
+from nonet.base.messages.message import Usage
 from nonet.base.streams import Size
-from nonet.messages.message import Usage
 from nonet.rules.outcomes import HandedBack, Lost, Outcome
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.invoke import is_coroutine_function

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from nonet.messages.message import Usage
+from nonet.base.messages.message import Usage
 from nonet.rules.figures import vector
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Counted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from nonet.messages.message import ErrorDocument, Usage
+from nonet.base.messages.message import ErrorDocument, Usage
 from nonet.rules.findings.timeline import timeline
 from nonet.tasks.handles import TaskStatus
 

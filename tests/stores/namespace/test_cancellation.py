@@ -10,8 +10,8 @@ from servers import RedisServer
 from stores.queue.test_broker import fetch, fetch_one, in_an_hour, record, task
 from waits import WAIT_SECONDS, until
 
-from nonet.messages.encryption import NO_KEYS
-from nonet.messages.message import ResultDocument, encode
+from nonet.base.messages.encryption import NO_KEYS
+from nonet.base.messages.message import ResultDocument, encode
 from nonet.stores.namespace.cancellation import Cancellation, CancelledTasks
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.lock_board import LockBoard

@@ -12,8 +12,8 @@ import pytest
 from clients import broker_at
 from stores.queue.test_broker import fetch, fetch_one, task
 
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, encode
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import Envelope, encode
 from nonet.stores.namespace.history import EndedFilter, History
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission

@@ -14,7 +14,7 @@ from clients import broker_at
 from stores.beats import lease_of, leases_of
 
 from nonet import InvalidArgumentsError, NotFoundError
-from nonet.messages.message import ErrorDocument, encode
+from nonet.base.messages.message import ErrorDocument, encode
 from nonet.operate import locks
 from nonet.operate.locks import LockQuery
 from nonet.rules.findings.explanation import Explanation, explain

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nonet.messages.formats import FORMAT
+from nonet.base.messages.formats import FORMAT
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.periodic import Change, Periodic

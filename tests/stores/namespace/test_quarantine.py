@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nonet.base.errors import BrokerFullError, NotFoundError
-from nonet.messages.repetition import repeat_of_entry
+from nonet.base.messages.repetition import repeat_of_entry
 from nonet.stores.namespace.quarantine import Quarantine, Quarantined
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery

@@ -8,7 +8,7 @@ import pytest
 from clients import client_of
 
 from nonet.base.errors import MemoryLimitExceeded, NonetError, TaskCrashed
-from nonet.messages.message import ErrorDocument, ResultDocument, Usage, encode
+from nonet.base.messages.message import ErrorDocument, ResultDocument, Usage, encode
 from nonet.rules.findings.explanation import explain
 from nonet.rules.outcomes import CRASH_LIMIT
 from nonet.stores.namespace.explaining import TaskFacts

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from stores.queue.test_broker import fetch_one, in_an_hour, task
 
+from nonet.base.messages.signing import Signer
 from nonet.client.envelopes import Envelopes
-from nonet.messages.signing import Signer
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql.database import Database

@@ -8,8 +8,8 @@ import pytest
 from stores.queue.test_broker import lapse, record
 
 from nonet.base.keys import prefix
-from nonet.messages.formats import FORMAT, format_problem
-from nonet.messages.message import Envelope, encode
+from nonet.base.messages.formats import FORMAT, format_problem
+from nonet.base.messages.message import Envelope, encode
 from nonet.rules.findings.explanation import explain
 from nonet.stores.connection.redis import script
 from nonet.stores.namespace.explaining import TaskFacts

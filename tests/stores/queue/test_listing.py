@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from stores.queue.test_broker import fetch, fetch_one, in_an_hour, record, task
 
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, encode
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import Envelope, encode
 from nonet.stores.queue import places
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.places import LIVE_STATES, Places, TaskFilter

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from stores.queue.test_broker import record
 
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, encode
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import Envelope, encode
 from nonet.rules.findings.diagnosis import examine
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.queue.broker import Broker

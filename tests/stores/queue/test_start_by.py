@@ -10,7 +10,7 @@ from stores.namespace.test_cancellation import MUTEX, WHO, left_of
 from stores.queue.test_broker import fetch, fetch_one, in_an_hour, lapse, open_group, record, task
 from waits import WAIT_SECONDS
 
-from nonet.messages.message import ResultDocument, encode
+from nonet.base.messages.message import ResultDocument, encode
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.queue.broker import Broker, new_cursors

@@ -8,7 +8,7 @@ import pytest
 from stores.queue.test_broker import fetch, fetch_one, in_an_hour, record, until_due
 
 from nonet.base.errors import ConflictError
-from nonet.messages.message import decode_result
+from nonet.base.messages.message import decode_result
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.quarantine import Quarantine
 from nonet.stores.queue.broker import Broker

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from stores.beats import leases_of
 from stores.queue.test_broker import lapse
 
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, encode
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import Envelope, encode
 from nonet.rules.findings.explanation import explain
 from nonet.stores.connection.redis import Scripts
 from nonet.stores.namespace.demand import Demands

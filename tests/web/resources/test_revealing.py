@@ -14,8 +14,8 @@ from web.conftest import ClientOf, Fixed, asking, principal, working
 from web_tasks import Failing, Login, Report
 
 from nonet import Nonet, TaskFailed
+from nonet.base.messages.encryption import NO_KEY
 from nonet.config.web_settings import WebSettings
-from nonet.messages.encryption import NO_KEY
 from nonet.rules.permissions import Role
 from nonet.web.app import create_app
 

@@ -13,6 +13,7 @@ import typer
 
 from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NonetError, NotFoundError
+from nonet.base.messages.message import Usage
 from nonet.base.plain import plain
 from nonet.cli.batch import Report, one_by_one
 from nonet.cli.options import Json, ShowArgs
@@ -30,7 +31,6 @@ from nonet.cli.process import warn
 from nonet.cli.progress import Progress
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
-from nonet.messages.message import Usage
 from nonet.operate import dead_letters
 from nonet.operate.dead_letters import AttemptView, LetterDetails, LetterQuery, LetterSelection
 from nonet.rules.findings.peers import counted

@@ -7,9 +7,11 @@ from typing import Any, Unpack
 
 from django.db import transaction
 
-from nonet import sync
 from nonet.base.forks import Lock
 from nonet.base.ids import new_id
+from nonet.client.sync_application import SyncNonet
+from nonet.tasks.sync_handles import SyncHandle
+from nonet.tasks.sync_runs import SyncWorkflowRun
 from nonet.tasks.task import BaseTask, SubmitOptions, TaskOf
 from nonet.tasks.workflows import Workflow
 
@@ -51,21 +53,21 @@ class Project:
     """The application of this project, which its first submission opens."""
 
     def __init__(self) -> None:
-        self._app: sync.Nonet | None = None
+        self._app: SyncNonet | None = None
         self._opening = Lock()  # a server may fork while another of its threads holds it
 
-    def app(self) -> sync.Nonet:
+    def app(self) -> SyncNonet:
         """Return the open application."""
         with self._opening:
             if self._app is None:
-                self._app = sync.Nonet.from_settings().open()
+                self._app = SyncNonet.from_settings().open()
         return self._app
 
-    def submit(self, task: TaskOf[Any], **options: Unpack[SubmitOptions]) -> sync.Handle[Any]:
+    def submit(self, task: TaskOf[Any], **options: Unpack[SubmitOptions]) -> SyncHandle[Any]:
         """Submit a task, for ``.schedule_sync()``."""
         return self.app().submit(task, **options)
 
-    def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> sync.WorkflowRun:
+    def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> SyncWorkflowRun:
         """Submit a workflow, for its ``submit_sync()``."""
         return self.app().submit_workflow(workflow, id=id)
 

@@ -13,10 +13,9 @@ class Needs:
     """What a task requires of its worker.
 
     Attributes:
-        layout: format of the task, see `nonet.messages.formats`.
+        layout: format of the task, see `nonet.base.messages.formats`.
         min_version: oldest version of the distribution with its class; empty: any.
-        key: encryption key of its arguments, see `nonet.messages.encryption.Cipher.keys`; empty:
-            none.
+        key: encryption key of its arguments, see `base.messages.encryption.Cipher.keys`, or empty.
     """
 
     layout: int = 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nonet.messages.message import ErrorDocument, Usage
+from nonet.base.messages.message import ErrorDocument, Usage
 from nonet.tasks.handles import TaskStatus
 
 

@@ -129,7 +129,7 @@ class Lane:
                 "this application is open in another event loop, which still runs: use it in the "
                 "loop that opened it. Threads submit with task.schedule_sync() or app.sync, a task "
                 "in a thread (def execute) also with context().after_commit(); a program that "
-                "submits only from threads opens a nonet.sync.Nonet"
+                "submits only from threads opens a nonet.SyncNonet"
             )
 
     def reset(self) -> None:

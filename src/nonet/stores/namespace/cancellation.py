@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from nonet.base.errors import ConfigurationError, NonetError
-from nonet.messages.message import is_id
+from nonet.base.messages.message import is_id
 from nonet.rules.outcomes import shortened
 from nonet.stores.queue.broker import CANCELLED_AT_A_TIME, Broker
 from nonet.stores.queue.places import Places, TaskFilter

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from nonet.base.errors import MalformedMessageError, NotFoundError, ServerUnreachableError
-from nonet.messages.documents import key_of
-from nonet.messages.encryption import NO_KEYS, Cipher
-from nonet.messages.message import HARD_LIMIT_BYTES, decode_envelope
+from nonet.base.messages.documents import key_of
+from nonet.base.messages.encryption import NO_KEYS, Cipher
+from nonet.base.messages.message import HARD_LIMIT_BYTES, decode_envelope
 from nonet.rules.crash_limit import CRASH_LIMIT
 from nonet.rules.findings import remedies
 from nonet.rules.findings.explanation import Facts, Turn

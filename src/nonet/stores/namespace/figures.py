@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from nonet.base.errors import NonetError
+from nonet.base.messages.encryption import LACKS
 from nonet.base.streams import Size
-from nonet.messages.encryption import LACKS
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.connection.unreadable import readable, readable_value, whole
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from nonet.messages.encryption import NO_KEYS, Cipher
+from nonet.base.messages.encryption import NO_KEYS, Cipher
 from nonet.rules.figures import ClassFigures, SlotFigures, class_figures, figures_of, merged
 from nonet.rules.findings.pace import Pace, pace_of
 from nonet.stores.connection.clock import correction, instant, logical_now

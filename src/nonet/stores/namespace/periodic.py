@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from nonet.messages.message import ResultDocument, encode
+from nonet.base.messages.message import ResultDocument, encode
 from nonet.rules.pauses import EVERYTHING, Pause, of_task, one_line
 from nonet.stores.connection.clock import instant, microseconds
 from nonet.stores.connection.redis import RedisStore

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nonet.base.keys import escape
-from nonet.messages.signing import measured
+from nonet.base.messages.signing import measured
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
 
 _FORMAT = b"nonet login 1"

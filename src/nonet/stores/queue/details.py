@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nonet.base.errors import MalformedMessageError
-from nonet.messages.documents import revealed
-from nonet.messages.encryption import Cipher
-from nonet.messages.message import ErrorDocument, decode_error
+from nonet.base.messages.documents import revealed
+from nonet.base.messages.encryption import Cipher
+from nonet.base.messages.message import ErrorDocument, decode_error
 from nonet.stores.connection.redis import Scripts
 from nonet.stores.queue.results import Ended, parse_ended, read_kept
 

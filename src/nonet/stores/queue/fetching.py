@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from nonet.base.clock import Reading, steady
-from nonet.messages.message import ResultDocument, encode
+from nonet.base.messages.message import ResultDocument, encode
 from nonet.stores.connection.redis import BLOCK_SECONDS, Scripts, blocking_pop, server_errors
 from nonet.stores.queue.deliveries import Delivery, read_delivery
 from nonet.stores.queue.link import QueueLink, in_microseconds
@@ -23,7 +23,7 @@ from nonet.tasks.locks import has_structural
 logger = logging.getLogger(__name__)
 
 _LOOKS = 200
-# The longest signature that `nonet.messages.signing` adds to an envelope.
+# The longest signature that `nonet.base.messages.signing` adds to an envelope.
 _SIGNATURE_BYTES = 256
 _UNCONFIRMED = "too few replicas of Redis confirm its locks"
 _REST = timedelta(seconds=1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from nonet.base.errors import NotFoundError
-from nonet.messages.encryption import NO_KEYS, Cipher
+from nonet.base.messages.encryption import NO_KEYS, Cipher
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.connection.unreadable import readable, sound

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from nonet.base.errors import MalformedMessageError
+from nonet.base.messages.message import decode_envelope, pack
 from nonet.base.streams import KINDS, Priority, Size
-from nonet.messages.message import decode_envelope, pack
 from nonet.stores.connection.clock import microseconds
 from nonet.stores.connection.redis import Scripts, server_errors
 from nonet.stores.connection.unreadable import readable

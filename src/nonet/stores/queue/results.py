@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from nonet.base.errors import DeadlockError, MalformedMessageError, NonetError
+from nonet.base.messages.documents import revealed
+from nonet.base.messages.encryption import NO_KEYS, Cipher
+from nonet.base.messages.message import ErrorDocument, ResultDocument, decode_error, decode_result
+from nonet.base.messages.repetition import Known
 from nonet.base.synchronous import timeout
-from nonet.messages.documents import revealed
-from nonet.messages.encryption import NO_KEYS, Cipher
-from nonet.messages.message import ErrorDocument, ResultDocument, decode_error, decode_result
-from nonet.messages.repetition import Known
 from nonet.stores.connection.clock import correction
 from nonet.stores.connection.redis import Scripts
 from nonet.stores.connection.unreadable import readable, sound

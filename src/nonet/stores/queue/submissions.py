@@ -37,7 +37,7 @@ class Submission(msgspec.Struct, frozen=True):
         group: id of the group whose child this is, or empty.
         envelope: opaque bytes.
         locks: lines of `nonet.tasks.locks.encode_locks`.
-        terms: further conditions, lines ``name|value|…``, see `nonet.messages.terms`.
+        terms: further conditions, lines ``name|value|…``, see `nonet.base.messages.terms`.
     """
 
     id: str
@@ -65,7 +65,7 @@ class Submission(msgspec.Struct, frozen=True):
         """Return a copy that a workflow releases.
 
         Args:
-            term: the line of `nonet.messages.terms.step_term`.
+            term: the line of `nonet.base.messages.terms.step_term`.
         """
         terms = "\n".join(filter(None, (term, self.terms)))
         return msgspec.structs.replace(self, terms=terms)

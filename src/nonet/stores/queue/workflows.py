@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, get_args
 
 from nonet.base.errors import ConflictError, NotConfirmedError, NotFoundError
-from nonet.messages.encryption import NO_KEYS, Cipher
-from nonet.messages.terms import predecessors
+from nonet.base.messages.encryption import NO_KEYS, Cipher
+from nonet.base.messages.terms import predecessors
 from nonet.stores.connection.unreadable import readable, sound
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.results import Ended, parse_ended

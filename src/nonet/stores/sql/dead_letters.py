@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from nonet.base.errors import ConflictError, NotFoundError
-from nonet.messages.encryption import NO_KEYS, Cipher
+from nonet.base.messages.encryption import NO_KEYS, Cipher
 from nonet.rules.letters import Cluster, DeadLetter, LetterFilter, NewDeadLetter, Status
 from nonet.stores.connection.unreadable import readable
 from nonet.stores.sql.answers import ANSWER_SECONDS

@@ -12,8 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nonet.base.errors import MalformedMessageError
-from nonet.messages.documents import decrypted_bytes
-from nonet.messages.encryption import MARK, Cipher, is_encrypted_text
+from nonet.base.messages.documents import decrypted_bytes
+from nonet.base.messages.encryption import MARK, Cipher, is_encrypted_text
 from nonet.rules.findings import remedies
 from nonet.rules.fingerprints import fingerprint_of, place_of
 from nonet.rules.letters import DeadLetter, LetterFilter, NewDeadLetter, Status

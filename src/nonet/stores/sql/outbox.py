@@ -48,9 +48,9 @@ from nonet.base.errors import (
     NonetError,
     ServerUnreachableError,
 )
+from nonet.base.messages.repetition import mark_in
+from nonet.base.messages.terms import counted_from, unix_microseconds
 from nonet.base.synchronous import timeout
-from nonet.messages.repetition import mark_in
-from nonet.messages.terms import counted_from, unix_microseconds
 from nonet.stores.queue.broker import Broker, Presence
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql.answers import again_after_deadlock
@@ -88,7 +88,7 @@ class Kept:
         stream: ``priority:size``.
         created: time of the submission, by the clock of the submitter.
         due: earliest start; None: at once.
-        mark: mark of the dead letter that it repeats, see `nonet.messages.repetition`; or empty.
+        mark: mark of the dead letter that it repeats, see `base.messages.repetition`; or empty.
     """
 
     id: str

@@ -15,11 +15,11 @@ from typing import Any
 
 from nonet.base.errors import InvalidArgumentsError, NonetError, TaskTimeoutError
 from nonet.base.loop import uncancel
+from nonet.base.messages.message import Envelope, encode
 from nonet.base.streams import Priority, Size
 from nonet.client.client import Client
 from nonet.client.workflows import step_inputs
 from nonet.config.overrides import Effective
-from nonet.messages.message import Envelope, encode
 from nonet.rules.fairness import tenant_of
 from nonet.rules.outcomes import Cancelled, HandedBack, Lost, Outcome, shortened
 from nonet.rules.routing import away_problem, namespace_of, tenant_in

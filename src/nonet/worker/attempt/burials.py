@@ -23,15 +23,15 @@ from nonet.base.errors import (
     ServerUnreachableError,
     TaskExpired,
 )
-from nonet.config.overrides import Effective
-from nonet.messages.message import (
+from nonet.base.messages.message import (
     HARD_LIMIT_BYTES,
     Envelope,
     ErrorDocument,
     decode_error,
     open_envelope,
 )
-from nonet.messages.signing import Signer
+from nonet.base.messages.signing import Signer
+from nonet.config.overrides import Effective
 from nonet.operate.new_letters import dead_letter, write
 from nonet.rules.outcomes import End, ErrorSummary, Failed, HandedBack, Outcome, Reason, Settlement
 from nonet.stores.queue.deliveries import Delivery

@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace as replaced
 
+from nonet.base.messages.documents import concealed
+from nonet.base.messages.encryption import NO_KEYS, Cipher
+from nonet.base.messages.message import ResultDocument, Usage, encode, pack
 from nonet.client.live import LiveConfig
 from nonet.config.overrides import Effective
-from nonet.messages.documents import concealed
-from nonet.messages.encryption import NO_KEYS, Cipher
-from nonet.messages.message import ResultDocument, Usage, encode, pack
 from nonet.rules.outcomes import (
     DONE,
     Cancelled,

@@ -26,14 +26,14 @@ from nonet.base.errors import (
 )
 from nonet.base.forks import ending_copies
 from nonet.base.loop import uncancel
+from nonet.base.messages.documents import are_encrypted
+from nonet.base.messages.encryption import LACKS, SETTING, Encrypted, MissingKeyError
+from nonet.base.messages.formats import format_problem
+from nonet.base.messages.message import decode
 from nonet.client.client import Client
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.client.workflows import with_results
 from nonet.config.overrides import TimeLimits
-from nonet.messages.documents import are_encrypted
-from nonet.messages.encryption import LACKS, SETTING, Encrypted, MissingKeyError
-from nonet.messages.formats import format_problem
-from nonet.messages.message import decode
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
 from nonet.tasks.execution import TaskContext, enter_context
 from nonet.tasks.injection import Injector

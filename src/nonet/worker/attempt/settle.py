@@ -14,9 +14,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nonet.base.errors import OF_THE_SERVER, ServerUnreachableError
-from nonet.messages.documents import concealed
-from nonet.messages.encryption import NO_KEYS, Cipher
-from nonet.messages.message import ErrorDocument, ResultDocument, Usage, encode
+from nonet.base.messages.documents import concealed
+from nonet.base.messages.encryption import NO_KEYS, Cipher
+from nonet.base.messages.message import ErrorDocument, ResultDocument, Usage, encode
 from nonet.rules.outcomes import End, Reason, Settlement, shortened
 from nonet.rules.tracebacks import exception_of
 from nonet.stores.queue.broker import Broker

@@ -1,6 +1,6 @@
 """The worker's side of the fork server: start it, request children, learn how they ended.
 
-The fork server (`nonet.child_process`) has loaded the task modules and runs no threads, so that
+The fork server (`worker/child_process`) has loaded the task modules and runs no threads, so that
 forks are fast and safe. It is a separate process, so that it enforces the limits of its children
 even if the worker hangs or dies.
 """
@@ -159,7 +159,8 @@ class ForkServer:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD_BYTES)
         try:
             # -P: import nothing from the current directory of the worker.
-            command = [sys.executable, "-P", "-m", "nonet.child_process", str(theirs.fileno())]
+            module = "nonet.worker.child_process"
+            command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
             self._process = await asyncio.to_thread(
                 subprocess.Popen,
                 command,

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from nonet.base.errors import NonetError
 from nonet.base.loop import uncancel
+from nonet.base.messages.message import Usage
 from nonet.client.client import Client
 from nonet.config.settings import Settings
-from nonet.messages.message import Usage
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
 from nonet.telemetry.running_middleware import MOST_SECONDS
 from nonet.telemetry.tracing import current_trace

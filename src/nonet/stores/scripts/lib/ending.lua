@@ -1,7 +1,7 @@
 -- lib/ending: needs base, wake, record, index, group, finish. Ends tasks that no worker ends: cancelled while
 -- they ran, or not started in time.
 
--- The result document of a task that a script ends, as nonet.messages.message.ResultDocument.
+-- The result document of a task that a script ends, as nonet.base.messages.message.ResultDocument.
 local function made_document(name, attempt, text, reason)
   local a_list_of_eight = string.char(0x98)
   return a_list_of_eight .. cmsgpack.pack(name, attempt, (now - offset) / 1000000, nil, '', text,

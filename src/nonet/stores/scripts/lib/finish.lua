@@ -5,7 +5,7 @@
 local keep_end
 do
   -- Bytes that the history keeps of a failure: of its error, of its traceback, and of all. Encrypted texts (see
-  -- nonet/messages/encryption.py) are kept whole or not at all.
+  -- nonet/base/messages/encryption.py) are kept whole or not at all.
   local ERROR_KEPT, TRACEBACK_KEPT, FAILURE_KEPT = 600, 4096, 5000
   local MARK, ENCRYPTED_KEPT = 'nonet-encrypted:', 6000
 

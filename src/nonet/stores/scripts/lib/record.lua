@@ -5,7 +5,7 @@
 -- The states of a task that no worker has.
 local AT_REST = {queued = true, delayed = true, waiting = true}  -- fault: running-cancelled
 
--- The newest format of tasks that is read here, see nonet/messages/formats.py. A record stores its format in
+-- The newest format of tasks that is read here, see nonet/base/messages/formats.py. A record stores its format in
 -- field v; without it the format is 1.
 local FORMAT = 1
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
 from nonet.base.errors import InvalidArgumentsError, UnknownTaskError
-from nonet.messages.message import MAX_ELEMENTS
-from nonet.messages.repetition import Repeat, repeat_of_request
+from nonet.base.messages.message import MAX_ELEMENTS
+from nonet.base.messages.repetition import Repeat, repeat_of_request
 from nonet.operate.submitting import bound, submit_each
 from nonet.rules.permissions import Action, Principal
 from nonet.tasks.carried import carried_names

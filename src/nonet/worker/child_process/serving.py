@@ -18,10 +18,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from nonet.app import Nonet
 from nonet.base.errors import NonetError
 from nonet.base.loop import run
-from nonet.messages.message import Usage
+from nonet.base.messages.message import Usage
+from nonet.client.async_application import AsyncApplication
 from nonet.rules.outcomes import DONE, Failed, HandedBack, Outcome
 from nonet.tasks.injection import Injector
 from nonet.telemetry.logs import keep_logs, process_description
@@ -50,36 +50,38 @@ from nonet.worker.children.wire import (
 logger = logging.getLogger(__name__)
 
 
-def serve(application: Nonet, connection: socket.socket, board: Board, number: int) -> None:
+def serve(app: AsyncApplication, connection: socket.socket, board: Board, number: int) -> None:
     """Run attempts for the worker at the other end of `connection` until it closes it."""
-    serving = _serve(application, connection, board, number)
-    run(serving, with_uvloop=application.settings.uvloop)
+    serving = _serve(app, connection, board, number)
+    run(serving, with_uvloop=app.settings.uvloop)
 
 
-async def _serve(application: Nonet, connection: socket.socket, board: Board, number: int) -> None:
+async def _serve(
+    app: AsyncApplication, connection: socket.socket, board: Board, number: int
+) -> None:
     connection.setblocking(False)
     # Opened in the child: exporters use a thread, and threads do not survive a fork.
     traces = exporting_traces(
         "nonet-worker", process_description(), flush_seconds=CHILD_FLUSH_SECONDS
     )
     logging.getLogger("nonet.telemetry.tracing").setLevel(logging.ERROR)  # the worker logs it
-    async with traces, application, application.injector() as injector:
-        application.client.live_config.log_level = logging.DEBUG  # the worker logs it already
+    async with traces, app, app.injector() as injector:
+        app.client.live_config.log_level = logging.DEBUG  # the worker logs it already
         with ThreadPoolExecutor(2, thread_name_prefix="nonet-task") as threads:
-            await _Serving(application, injector, threads, board, number).run(connection)
+            await _Serving(app, injector, threads, board, number).run(connection)
 
 
 class _Serving:
     def __init__(
         self,
-        application: Nonet,
+        app: AsyncApplication,
         injector: Injector,
         threads: ThreadPoolExecutor,
         board: Board,
         number: int,
     ) -> None:
-        self._client = application.client
-        settings = application.settings
+        self._client = app.client
+        settings = app.settings
         self._concluder = Concluder(
             self._client.live_config,
             settings.message_limit,
@@ -96,7 +98,7 @@ class _Serving:
         self._work: set[asyncio.Task[None]] = set()
         self._tools = Tools(
             self._client,
-            application.registry,
+            app.registry,
             injector,
             threads,
             settings.message_limit,

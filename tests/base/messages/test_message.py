@@ -12,8 +12,8 @@ from hypothesis import example, given, strategies as st
 from msgspec.msgpack import Ext
 
 from nonet.base.errors import MalformedMessageError
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import (
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import (
     HARD_LIMIT_BYTES,
     MAX_DEPTH,
     MAX_ELEMENTS,
@@ -28,7 +28,7 @@ from nonet.messages.message import (
     open_envelope,
     pack,
 )
-from nonet.messages.signing import Signer
+from nonet.base.messages.signing import Signer
 
 DECODERS = [decode, decode_envelope, decode_result, decode_error]
 ENVELOPE = Envelope(FORMAT, "id", "files:Audit", {"n": 1}, {"vo": "lhcb"}, 1.5, "p", "g", "1.4")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nonet.base.errors import MalformedMessageError
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, decode_envelope, encode, open_envelope
-from nonet.messages.signing import Signer, parse_keys, unsigned
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.message import Envelope, decode_envelope, encode, open_envelope
+from nonet.base.messages.signing import Signer, parse_keys, unsigned
 
 NEW, OLD = b"n" * 32, b"o" * 32
 SIGNER = Signer({"new": NEW, "old": OLD}, "test")
@@ -72,7 +72,7 @@ def test_no_byte_of_a_signed_envelope_can_be_changed(data: st.DataObject) -> Non
 
 
 def test_a_signature_is_checked_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nonet.messages.message._decode", None)
+    monkeypatch.setattr("nonet.base.messages.message._decode", None)
     for data in (ENVELOPE, Signer({"new": OLD}, "test").signed(ENVELOPE)):
         with pytest.raises(MalformedMessageError, match="sign"):
             open_envelope(data, "id", SIGNER, limit_bytes=1000)

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, strategies as st
 
 from nonet.base.errors import ConfigurationError, MalformedMessageError
-from nonet.messages.encryption import (
+from nonet.base.messages.encryption import (
     MARK,
     NO_KEY,
     NO_KEYS,

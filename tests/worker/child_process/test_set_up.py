@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nonet import Nonet
-from nonet.child_process.set_up import prepare
+from nonet.worker.child_process.set_up import prepare
 
 
 async def test_children_share_no_wake_list(redis_url: str) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nonet.child_process.workdirs import make_workdirs
+from nonet.worker.child_process.workdirs import make_workdirs
 
 MAKES = """
-from nonet.child_process.workdirs import make_workdirs
+from nonet.worker.child_process.workdirs import make_workdirs
 print(make_workdirs(), flush=True)
 input()
 """

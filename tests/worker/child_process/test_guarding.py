@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nonet import CpuLimitExceeded, MemoryLimitExceeded, TaskCrashed, TaskTimeoutError
-from nonet.child_process.guarding import BOARD_SECONDS, LOOK_SECONDS, Bounds
 from nonet.worker.attempt.crashes import Crash
+from nonet.worker.child_process.guarding import BOARD_SECONDS, LOOK_SECONDS, Bounds
 from nonet.worker.children.board import Board
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec.msgpack import Ext
 
 from nonet.base.errors import ConfigurationError, MalformedMessageError
-from nonet.messages.signing import KEY_ID, measured
+from nonet.base.messages.signing import KEY_ID, measured
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -32,7 +32,7 @@ LACKS = "no encryption key"
 # The beginning of an encrypted text; `lib/finish.lua` has it too.
 MARK = "nonet-encrypted:"
 
-EXTENSION = 11  # code in MessagePack, see `nonet.messages.message`
+EXTENSION = 11  # code in MessagePack, see `nonet.base.messages.message`
 _FORMAT = b"\x01"
 _DOMAIN = b"nonet encrypted 1"
 _CHECK_BYTES, _NONCE_BYTES, _TAG_BYTES = 4, 12, 16

@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from nonet.app import Nonet
 from nonet.base.forks import STOP_SIGNALS
-from nonet.child_process.kernel import adopt_orphans, die_with
-from nonet.child_process.serving import serve
-from nonet.child_process.set_up import load
+from nonet.client.async_application import AsyncApplication
+from nonet.worker.child_process.kernel import adopt_orphans, die_with
+from nonet.worker.child_process.serving import serve
+from nonet.worker.child_process.set_up import load
 from nonet.worker.children.board import Board
 from nonet.worker.children.process_usage import descendants
 from nonet.worker.children.wire import FOR_START, READ_BYTES, Frames, SetUp, Spawn, Start, frame
@@ -27,11 +27,11 @@ from nonet.worker.children.wire import FOR_START, READ_BYTES, Frames, SetUp, Spa
 logger = logging.getLogger(__name__)
 
 # `-P`: import nothing from the current directory.
-_COMMAND = (sys.executable, "-P", "-m", "nonet.child_process")
+_COMMAND = (sys.executable, "-P", "-m", "nonet.worker.child_process")
 
 
 def run_forked(
-    application: Nonet, spawn: Spawn, connection: int, board: Board, workdirs: Path, server: int
+    app: AsyncApplication, spawn: Spawn, connection: int, board: Board, workdirs: Path, server: int
 ) -> NoReturn:
     """Serve as a child that was just forked from the fork server, whose id is `server`."""
 
@@ -41,7 +41,7 @@ def run_forked(
         die_with(server)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _serve(application, spawn, connection, board, workdirs)
+        _serve(app, spawn, connection, board, workdirs)
 
     _run(work)
 
@@ -76,9 +76,9 @@ def run_started() -> NoReturn:
         for number in STOP_SIGNALS:  # the worker heeds them
             signal.signal(number, lambda *_: None)
         os.set_inheritable(start.connection, False)
-        application, board = load(start.set_up), Board(start.set_up.board)
+        app, board = load(start.set_up), Board(start.set_up.board)
         try:
-            _serve(application, start.spawn, start.connection, board, Path(start.workdirs))
+            _serve(app, start.spawn, start.connection, board, Path(start.workdirs))
         finally:
             # No process adopts processes that the tasks left. The fork server finds them only while
             # this process, their parent, lives.
@@ -111,14 +111,16 @@ def _end_with(line: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _serve(application: Nonet, spawn: Spawn, connection: int, board: Board, workdirs: Path) -> None:
+def _serve(
+    app: AsyncApplication, spawn: Spawn, connection: int, board: Board, workdirs: Path
+) -> None:
     # The child adopts orphans of its tasks; when it ends, the fork server adopts them.
     adopt_orphans()
     workdir = workdirs / str(spawn.number)
     workdir.mkdir(parents=True, exist_ok=True)
     if spawn.is_fresh:
         tempfile.tempdir = os.environ["TMPDIR"] = str(workdir)
-    serve(application, socket.socket(fileno=connection), board, spawn.number)
+    serve(app, socket.socket(fileno=connection), board, spawn.number)
 
 
 def _run(work: Callable[[], None]) -> NoReturn:

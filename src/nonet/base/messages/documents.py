@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from nonet.base.errors import MalformedMessageError
-from nonet.messages.encryption import (
+from nonet.base.messages.encryption import (
     MARK,
     NO_KEY,
     UNREADABLE,
@@ -20,7 +20,7 @@ from nonet.messages.encryption import (
     MissingKeyError,
     is_encrypted_text,
 )
-from nonet.messages.message import ErrorDocument, ResultDocument, decode, encode, pack
+from nonet.base.messages.message import ErrorDocument, ResultDocument, decode, encode, pack
 
 # Bytes of an error's text that are encrypted. No ciphertext is ever cut, so that it still fits into
 # the history in Redis and the attempts in a row of SQL.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nonet.messages.documents import are_encrypted, decrypted_arguments, encrypted_arguments
-from nonet.messages.encryption import Cipher
-from nonet.messages.message import encode, open_envelope
-from nonet.messages.signing import Signer, unsigned
+from nonet.base.messages.documents import are_encrypted, decrypted_arguments, encrypted_arguments
+from nonet.base.messages.encryption import Cipher
+from nonet.base.messages.message import encode, open_envelope
+from nonet.base.messages.signing import Signer, unsigned
 
 
 def resealed(
@@ -23,7 +23,7 @@ def resealed(
         MalformedMessageError: the message is not valid here, or this process has no key for it.
 
     Example:
-        >>> from nonet.messages.message import Envelope
+        >>> from nonet.base.messages.message import Envelope
         >>> here, there = Signer({"k": b"k" * 32}, "main"), Signer({"k": b"k" * 32}, "a")
         >>> data = here.signed(encode(Envelope(1, "task-1", "demo:Add", {}, {}, 0.0)))
         >>> moved = resealed(data, "task-1", (here, Cipher()), (there, Cipher()), 1000)

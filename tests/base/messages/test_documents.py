@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nonet.base.errors import MalformedMessageError
-from nonet.messages.documents import (
+from nonet.base.messages.documents import (
     MOST_ERROR_BYTES,
     are_encrypted,
     concealed,
@@ -19,8 +19,8 @@ from nonet.messages.documents import (
     key_of,
     revealed,
 )
-from nonet.messages.encryption import MARK, NO_KEY, NO_KEYS, UNREADABLE, Cipher
-from nonet.messages.message import (
+from nonet.base.messages.encryption import MARK, NO_KEY, NO_KEYS, UNREADABLE, Cipher
+from nonet.base.messages.message import (
     ErrorDocument,
     ResultDocument,
     decode,

@@ -1,6 +1,6 @@
 """Submit tasks and wait for results from programs and threads without an event loop.
 
-`Nonet` has the names of `nonet.Nonet`; its methods block instead of being awaited. It is the same
+`SyncNonet` has the methods of `nonet.Nonet`, which block instead of being awaited. It is the same
 client over other connections: `nonet.base.synchronous.complete` runs its coroutines, which do not
 suspend, because the calls of Redis and SQL below them block.
 
@@ -32,12 +32,10 @@ from nonet.tasks import handles, runs
 from nonet.tasks.handles import R
 from nonet.tasks.middleware import Middlewares, registered_middleware
 from nonet.tasks.registry import Registry
-from nonet.tasks.sync_handles import Handle
-from nonet.tasks.sync_runs import WorkflowRun
+from nonet.tasks.sync_handles import SyncHandle
+from nonet.tasks.sync_runs import SyncWorkflowRun
 from nonet.tasks.task import BaseTask, Options, SubmitOptions, sync_submitters
 from nonet.telemetry.running_middleware import close_middleware
-
-__all__ = ["Handle", "Nonet", "WorkflowRun"]
 
 P = ParamSpec("P")
 _Answer = TypeVar("_Answer")
@@ -46,10 +44,10 @@ _Item = TypeVar("_Item")
 
 def _blocking(
     method: Callable[Concatenate[Program, P], Coroutine[Any, Any, _Answer]],
-) -> Callable[[object], Callable[Concatenate[Nonet, P], _Answer]]:
+) -> Callable[[object], Callable[Concatenate[SyncNonet, P], _Answer]]:
     """Make the method that calls a method of the client and blocks until it has the answer."""
 
-    def call(self: Nonet, /, *args: P.args, **options: P.kwargs) -> _Answer:
+    def call(self: SyncNonet, /, *args: P.args, **options: P.kwargs) -> _Answer:
         return complete(method(self._client(), *args, **options))
 
     return _described(call, method)
@@ -58,50 +56,52 @@ def _blocking(
 @overload
 def _submitting(
     method: Callable[Concatenate[Program, P], Coroutine[Any, Any, handles.Handle[R]]],
-) -> Callable[[object], Callable[Concatenate[Nonet, P], Handle[R]]]: ...
+) -> Callable[[object], Callable[Concatenate[SyncNonet, P], SyncHandle[R]]]: ...
 
 
 @overload
 def _submitting(
     method: Callable[Concatenate[Program, P], Coroutine[Any, Any, list[handles.Handle[R]]]],
-) -> Callable[[object], Callable[Concatenate[Nonet, P], list[Handle[R]]]]: ...
+) -> Callable[[object], Callable[Concatenate[SyncNonet, P], list[SyncHandle[R]]]]: ...
 
 
 @overload
 def _submitting(
     method: Callable[Concatenate[Program, P], Coroutine[Any, Any, runs.WorkflowRun]],
-) -> Callable[[object], Callable[Concatenate[Nonet, P], WorkflowRun]]: ...
+) -> Callable[[object], Callable[Concatenate[SyncNonet, P], SyncWorkflowRun]]: ...
 
 
 @overload
 def _submitting(
     method: Callable[Concatenate[Program, P], Coroutine[Any, Any, list[runs.WorkflowRun]]],
-) -> Callable[[object], Callable[Concatenate[Nonet, P], list[WorkflowRun]]]: ...
+) -> Callable[[object], Callable[Concatenate[SyncNonet, P], list[SyncWorkflowRun]]]: ...
 
 
 def _submitting(
     method: Callable[Concatenate[Program, P], Coroutine[Any, Any, Any]],
-) -> Callable[[object], Callable[Concatenate[Nonet, P], Any]]:
+) -> Callable[[object], Callable[Concatenate[SyncNonet, P], Any]]:
     """As `_blocking`, for methods that return handles: they return blocking handles."""
 
-    def call(self: Nonet, /, *args: P.args, **options: P.kwargs) -> Any:
+    def call(self: SyncNonet, /, *args: P.args, **options: P.kwargs) -> Any:
         made = complete(method(self._client(), *args, **options))
         return [_ours(self, one) for one in made] if isinstance(made, list) else _ours(self, made)
 
     return _described(call, method)
 
 
-def _ours(app: Nonet, made: handles.Handle[Any] | runs.WorkflowRun) -> Handle[Any] | WorkflowRun:
-    kind = WorkflowRun if isinstance(made, runs.WorkflowRun) else Handle
+def _ours(
+    app: SyncNonet, made: handles.Handle[Any] | runs.WorkflowRun
+) -> SyncHandle[Any] | SyncWorkflowRun:
+    kind = SyncWorkflowRun if isinstance(made, runs.WorkflowRun) else SyncHandle
     return kind(made, app, made.created)
 
 
 def _iterating(
     method: Callable[Concatenate[Program, P], AsyncIterator[_Item]],
-) -> Callable[[object], Callable[Concatenate[Nonet, P], Iterator[_Item]]]:
+) -> Callable[[object], Callable[Concatenate[SyncNonet, P], Iterator[_Item]]]:
     """Make the method that iterates over what a method of the client yields without suspending."""
 
-    def call(self: Nonet, /, *args: P.args, **options: P.kwargs) -> Iterator[_Item]:
+    def call(self: SyncNonet, /, *args: P.args, **options: P.kwargs) -> Iterator[_Item]:
         found = method(self._client(), *args, **options)
 
         async def following() -> _Item:
@@ -131,7 +131,7 @@ def _described(
     return lambda _: call
 
 
-class Nonet(Application):
+class SyncNonet(Application):
     """An application for programs without an event loop, as Django, Flask and scripts are.
 
     Use it in a ``with`` block; or call `open` once when the program starts, also before a server
@@ -148,7 +148,7 @@ class Nonet(Application):
         registry: task classes by name.
 
     Example:
-        with nonet.sync.Nonet.from_settings() as app:
+        with nonet.SyncNonet.from_settings() as app:
             handle = SendInvoice(4711, "me@example.org").schedule_sync()
             print(handle.result(timeout=30))
     """
@@ -176,7 +176,7 @@ class Nonet(Application):
 
     def __repr__(self) -> str:
         state = "closed" if self._opened is None else "open"
-        return f"nonet.sync.Nonet({self.settings.namespace!r}, {state})"
+        return f"nonet.SyncNonet({self.settings.namespace!r}, {state})"
 
     def open(self) -> Self:
         """Open the application and return it; `close` it, or leave it open until the end.
@@ -186,12 +186,12 @@ class Nonet(Application):
             ConfigurationError: the URL of Redis is invalid, or the embedded server did not start.
 
         Example:
-            app = nonet.sync.Nonet.from_settings().open()
+            app = nonet.SyncNonet.from_settings().open()
             app.submit(Add(1, 2))
             app.close()
         """
         if self._opened is not None:
-            raise ConflictError("this Nonet is already open: use it")
+            raise ConflictError("this SyncNonet is already open: use it")
         self.middlewares.extend(registered_middleware())
         self._opened = self._open()
         sync_submitters.append(self)
@@ -237,7 +237,7 @@ class Nonet(Application):
     def status(self) -> None: ...
 
     @overload
-    def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
+    def result(self, id: SyncHandle[R], *, timeout: float | None = None) -> R: ...
 
     @overload
     def result(self, id: str, *, timeout: float | None = None) -> Any: ...
@@ -311,13 +311,13 @@ class Nonet(Application):
     @_iterating(Program.progress)
     def progress(self) -> None: ...
 
-    def workflow(self, id: str) -> WorkflowRun:
+    def workflow(self, id: str) -> SyncWorkflowRun:
         """Return the run of a submitted workflow.
 
         Args:
             id: id of the workflow; nothing is read before its methods are called.
         """
-        return WorkflowRun(id, self)
+        return SyncWorkflowRun(id, self)
 
     @_blocking(Program.workflows)
     def workflows(self) -> None: ...

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from nonet.messages.message import is_id
-from nonet.messages.repetition import Identity, Known, Progress, Step, next_step, repeat_of_entry
+from nonet.base.messages.message import is_id
+from nonet.base.messages.repetition import (
+    Identity,
+    Known,
+    Progress,
+    Step,
+    next_step,
+    repeat_of_entry,
+)
 
 LETTER = Identity("nonet", "first", 7)
 REPEAT = LETTER.repeat(0)

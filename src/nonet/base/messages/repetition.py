@@ -50,7 +50,7 @@ class Repeat(NamedTuple):
 
     @property
     def term(self) -> str:
-        """The line of `nonet.messages.terms` that stores the mark in the record."""
+        """The line of `nonet.base.messages.terms` that stores the mark in the record."""
         return f"letter|{self.mark}"
 
 

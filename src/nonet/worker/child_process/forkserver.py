@@ -5,8 +5,8 @@ lock that a thread holds. If its worker dies, it kills all process groups, remov
 directories and ends. If the fork server is killed, the kernel kills its children
 (``PR_SET_PDEATHSIG``), and the worker kills the processes that these have started.
 
-On macOS, where this is not possible (`nonet.child_process.kernel`), it starts each child as a new
-interpreter instead. Such a child kills itself when the fork server dies.
+On macOS, where this is not possible (`kernel`), it starts each child as a new interpreter instead.
+Such a child kills itself when the fork server dies.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from pathlib import Path
 
 import psutil
 
-from nonet.app import Nonet
 from nonet.base.errors import NonetError
 from nonet.base.forks import STOP_SIGNALS
-from nonet.child_process.child import run_forked, start_child
-from nonet.child_process.guarding import Bounds
-from nonet.child_process.kernel import CAN_FORK, adopt_orphans, ended_child
-from nonet.child_process.set_up import load, prepare, set_up_process
-from nonet.child_process.workdirs import make_workdirs
+from nonet.client.async_application import AsyncApplication
+from nonet.worker.child_process.child import run_forked, start_child
+from nonet.worker.child_process.guarding import Bounds
+from nonet.worker.child_process.kernel import CAN_FORK, adopt_orphans, ended_child
+from nonet.worker.child_process.set_up import load, prepare, set_up_process
+from nonet.worker.child_process.workdirs import make_workdirs
 from nonet.worker.children.board import Board
 from nonet.worker.children.process_usage import (
     all_resident,
@@ -111,7 +111,7 @@ class ForkServer:
         self._set_up, self._board = set_up, Board(set_up.board)
         self._workdirs = make_workdirs()
         try:
-            application = _load(set_up)
+            app = _load(set_up)
             self._handle_signals()  # task modules may have changed the handlers
             self._helpers = set(children_of(os.getpid()))
         except Exception as error:  # task modules may raise anything
@@ -119,7 +119,7 @@ class ForkServer:
             problem = str(error) if isinstance(error, NonetError) else type(error).__name__
             self._send(Ready(problem, ""))
         else:
-            self._application = application
+            self._app = app
             self._send(Ready("", str(self._workdirs)))
             self._control.setblocking(False)
             self._serve()
@@ -200,14 +200,14 @@ class ForkServer:
         self._send(Forked(number, pid))
 
     def _fork(self, spawn: Spawn, connection: int) -> int:
-        assert self._application is not None
+        assert self._app is not None
         server, pid = os.getpid(), os.fork()
         if pid == 0:
             self._control.close()
             os.close(self._wake)
             os.close(self._wake_end)
             where = self._board, self._workdirs
-            run_forked(self._application, spawn, connection, *where, server)
+            run_forked(self._app, spawn, connection, *where, server)
         # Parent and child both call setpgid(), so that the group exists before either continues.
         with suppress(OSError):
             os.setpgid(pid, pid)
@@ -339,13 +339,13 @@ class ForkServer:
                 return
 
 
-def _load(set_up: SetUp) -> Nonet | None:
+def _load(set_up: SetUp) -> AsyncApplication | None:
     """Load the task modules for all children; return None if each child loads them by itself."""
     if not CAN_FORK:
         set_up_process(set_up)
         return None
-    application = load(set_up)
-    prepare(application)
+    app = load(set_up)
+    prepare(app)
     if threads := psutil.Process().num_threads() - 1:
         logger.warning(
             "task modules started %d threads on import: child processes are forked without them, "
@@ -355,7 +355,7 @@ def _load(set_up: SetUp) -> Nonet | None:
     # Keep the collector from writing to objects that children share: that would copy their pages.
     gc.collect()
     gc.freeze()
-    return application
+    return app
 
 
 def _bounds(message: Guard, pid: int) -> Bounds:

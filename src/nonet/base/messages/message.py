@@ -23,11 +23,11 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from nonet.base.errors import MalformedMessageError
+from nonet.base.messages.encryption import EXTENSION, Encrypted
+from nonet.base.messages.formats import FORMAT
+from nonet.base.messages.signing import Signer, unsigned
 from nonet.base.plain import is_model
 from nonet.base.versions import is_version
-from nonet.messages.encryption import EXTENSION, Encrypted
-from nonet.messages.formats import FORMAT
-from nonet.messages.signing import Signer, unsigned
 
 if TYPE_CHECKING:  # a program whose tasks have plain arguments does without pydantic
     from pydantic import GetCoreSchemaHandler
@@ -54,11 +54,11 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     then still hand the task on.
 
     Attributes:
-        version: the format of the task, see `nonet.messages.formats`.
+        version: the format of the task, see `nonet.base.messages.formats`.
         id: id of the task.
         name: full task name, ``category:Class``.
         args: keyword arguments of the constructor, packed by `pack`; or encrypted, see
-            `nonet.messages.documents`.
+            `nonet.base.messages.documents`.
         labels: the caller's labels.
         submitted: time of the first submission by the client's clock, Unix seconds. Only people
             read it.
