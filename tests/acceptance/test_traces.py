@@ -33,6 +33,7 @@ from nonet import InvalidArgumentsError
 from nonet.base.errors import ServerUnreachableError
 from nonet.base.messages.message import decode_envelope
 from nonet.telemetry import tracing
+from nonet.telemetry.spans import SpanMaker
 
 TASKS = "acceptance.traced_tasks"
 Spans = Callable[[], list[ReadableSpan]]
@@ -42,7 +43,7 @@ Spans = Callable[[], list[ReadableSpan]]
 def provider(monkeypatch: pytest.MonkeyPatch) -> TracerProvider:
     """What an application sets up, for this test alone."""
     made = TracerProvider()
-    monkeypatch.setattr(tracing, "_found", made.get_tracer("nonet"))
+    monkeypatch.setattr(tracing, "_found", SpanMaker(made.get_tracer("nonet")))
     return made
 
 

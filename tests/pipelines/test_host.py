@@ -29,6 +29,7 @@ from nonet.pipelines.backoff import Pauses, wanted
 from nonet.pipelines.heartbeat import Heartbeat
 from nonet.pipelines.lease import Held
 from nonet.telemetry import tracing
+from nonet.telemetry.spans import SpanMaker
 
 pytestmark = pytest.mark.server
 
@@ -165,7 +166,7 @@ async def test_d23_each_fetch_and_each_row_is_a_span(
     """Names and keys are in the spans, and what a failed row raised; each row is a trace."""
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(tracing, "_found", provider.get_tracer("nonet"))
+    monkeypatch.setattr(tracing, "_found", SpanMaker(provider.get_tracer("nonet")))
     fine, bad = await add(Instance(), Instance())
 
     class Failing(Instances):

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from nonet.base.loop import in_own_thread
 from nonet.base.messages.message import Usage
@@ -24,7 +25,7 @@ from nonet.stores.queue.broker import Order
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.injection import Injector
 from nonet.telemetry.running_middleware import add_failures
-from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
+from nonet.telemetry.tracing import are_spans_collected, start_attempt
 from nonet.worker.attempt.around import error_of, report_crash
 from nonet.worker.attempt.attempt import Attempt, Stage
 from nonet.worker.attempt.burials import Burials
@@ -43,6 +44,9 @@ from nonet.worker.leftovers import Leftovers
 from nonet.worker.suspects import Suspects
 from nonet.worker.tally import Tally
 from nonet.worker.threads import FunctionThreads
+
+if TYPE_CHECKING:
+    from nonet.telemetry.spans import AttemptSpan
 
 logger = logging.getLogger(__name__)
 

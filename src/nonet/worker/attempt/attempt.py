@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from enum import Enum, auto
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import InvalidArgumentsError, NonetError, TaskTimeoutError
 from nonet.base.loop import uncancel
@@ -34,9 +34,12 @@ from nonet.tasks.registry import TaskClass
 from nonet.tasks.task import BaseTask, Given, Options
 from nonet.telemetry.masking import without_secrets
 from nonet.telemetry.running_middleware import within_middleware
-from nonet.telemetry.tracing import AttemptSpan, current_trace
+from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.around import Around
 from nonet.worker.attempt.progress_pace import Pace, Send
+
+if TYPE_CHECKING:
+    from nonet.telemetry.spans import AttemptSpan
 
 logger = logging.getLogger(__name__)
 
