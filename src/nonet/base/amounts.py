@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from nonet.base import late_pydantic as pydantic
+
 # The JSON Schema of the configuration has the same pattern.
 AMOUNT = r"[0-9]{1,18}(\.[0-9]{1,18})? ?([kMGT]B|[KMGT]iB|B)?"
 _MOST = 2**60  # more than any machine has; a sum of several still fits in 64 bits
@@ -25,9 +27,7 @@ def parse_bytes(amount: int | str) -> int:
     found: object = amount
     # Pydantic ignores text after the part that it understands: it reads "1,5GiB" as 1 byte.
     if isinstance(amount, str) and re.fullmatch(AMOUNT, amount.strip(" ")):
-        from pydantic import ByteSize, TypeAdapter  # slow to import; most amounts are numbers
-
-        found = int(TypeAdapter(ByteSize).validate_python(amount))
+        found = int(pydantic.TypeAdapter(pydantic.ByteSize).validate_python(amount))
     if type(found) is not int:  # a bool is an int, too
         raise ValueError(
             f"{amount!r:.40} is not an amount of memory: write bytes, or a number with a unit "
@@ -44,6 +44,4 @@ def format_bytes(amount: int) -> str:
     >>> format_bytes(536870912), format_bytes(1_600_000_000), format_bytes(12)
     ('512 MiB', '1.5 GiB', '12 B')
     """
-    from pydantic import ByteSize  # as above
-
-    return ByteSize(amount).human_readable(separator=" ").replace(".0 ", " ")
+    return pydantic.ByteSize(amount).human_readable(separator=" ").replace(".0 ", " ")

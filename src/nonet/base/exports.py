@@ -9,15 +9,16 @@ from typing import Any
 
 
 def imported_on_use(
-    module: str, homes: Mapping[str, str]
+    module: str, homes: Mapping[str, str], within: str = "nonet."
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a module.
 
     Args:
         module: its ``__name__``.
-        homes: names, separated by spaces, by the module below `nonet` that defines them.
+        homes: names, separated by spaces, by the module that defines them.
+        within: what comes before the names of these modules.
     """
-    home = {name: f"nonet.{place}" for place, names in homes.items() for name in names.split()}
+    home = {name: f"{within}{place}" for place, names in homes.items() for name in names.split()}
 
     def find(name: str) -> Any:
         if name not in home:

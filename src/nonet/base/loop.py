@@ -27,7 +27,7 @@ def loop_factory(*, with_uvloop: bool) -> Callable[[], asyncio.AbstractEventLoop
     if not with_uvloop:
         return asyncio.new_event_loop
     try:
-        import uvloop
+        import uvloop  # optional
     except ImportError:  # the extra is not installed
         return asyncio.new_event_loop
     return uvloop.new_event_loop

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
+from nonet.base import late_pydantic as pydantic
+
 
 def printable(text: str) -> str:
     r"""Escape control characters and line breaks.
@@ -66,9 +68,7 @@ def is_model(cls: type) -> bool:
     """Return whether a class is a pydantic model, without importing pydantic for the answer."""
     if "pydantic" not in sys.modules:
         return False  # a module that defines a model imports pydantic
-    from pydantic import BaseModel
-
-    return issubclass(cls, BaseModel)
+    return issubclass(cls, pydantic.BaseModel)
 
 
 def _key(key: Any) -> str:

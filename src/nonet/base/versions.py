@@ -7,8 +7,12 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 # A top-level folder or file in a RECORD.
 _TOP = re.compile(r"^[^/,\n]+[/,]", re.MULTILINE)
@@ -28,12 +32,7 @@ def is_version(text: str) -> bool:
     >>> is_version("1.4.0rc1"), is_version("latest")
     (True, False)
     """
-    from packaging.version import InvalidVersion, Version  # late: takes 3 ms, rarely needed
-
-    try:
-        return len(text) <= _LONGEST and bool(Version(text))
-    except InvalidVersion:
-        return False
+    return _version(text) is not None
 
 
 def is_older(version: str, least: str) -> bool:
@@ -42,11 +41,18 @@ def is_older(version: str, least: str) -> bool:
     >>> is_older("1.9", "1.10"), is_older("2.0", "1.10"), is_older("", "1.10")
     (True, False, True)
     """
-    if not is_version(version) or not is_version(least):
-        return True
-    from packaging.version import Version  # as above
+    found, wanted = _version(version), _version(least)
+    return found is None or wanted is None or found < wanted
 
-    return Version(version) < Version(least)
+
+def _version(text: str) -> Version | None:
+    """Parse a version; None if it is invalid."""
+    from packaging.version import InvalidVersion, Version  # 3 ms; few classes need a version
+
+    try:
+        return Version(text) if len(text) <= _LONGEST else None
+    except InvalidVersion:
+        return None
 
 
 def distribution_named(name: str) -> Distribution | None:

@@ -23,6 +23,7 @@ from typing import (
 
 import typer
 
+from nonet.base import late_pydantic as pydantic
 from nonet.base.plain import is_model
 from nonet.cli.options import QUERIES, Debug, Namespace, StateDir, Tasks
 from nonet.cli.process import run
@@ -152,11 +153,9 @@ def _is_group(annotation: Any) -> bool:
 def _made(group: Any, values: dict[str, Any]) -> Any:
     if not is_model(group):
         return group(**values)
-    from pydantic import ValidationError
-
     try:
         return group(**{name: value for name, value in values.items() if value not in (None, [])})
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         problem = error.errors()[0]
         name = str(problem["loc"][0]) if problem["loc"] else ""
         (flag,) = QUERIES.get(name, {}).get("flags", [_flag(name)])

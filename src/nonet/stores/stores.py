@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from nonet.stores.sql.mirror import Mirror
     from nonet.stores.sql.outbox import Outbox
     from nonet.stores.sql.row_closer import RowCloser
+    from nonet.stores.sql.sql_stores import SqlStores
     from nonet.tasks.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ def start_embedded(settings: Settings, closing: AsyncExitStack) -> EmbeddedServe
     Raises:
         ConfigurationError: it cannot be started.
     """
-    from nonet.stores.connection.embedded import open_embedded
+    from nonet.stores.connection.embedded import open_embedded  # production starts no server
 
     if settings.redis_url.get_secret_value() != EMBEDDED:
         raise ConfigurationError(
@@ -219,7 +220,7 @@ class Stores:
         # The pause varies by half.
         self.recheck_seconds: float = 1.5 * self.settings.lock_recheck_max
         self._beside = beside
-        self._database: Database | None = None
+        self._sql: SqlStores | None = None
 
     def sessions(self, secret: bytes) -> Sessions:
         """Return the logins of the dashboard.
@@ -227,7 +228,7 @@ class Stores:
         Args:
             secret: authenticates them.
         """
-        from nonet.stores.namespace.sessions import Sessions
+        from nonet.stores.namespace.sessions import Sessions  # only the dashboard has logins
 
         return Sessions(self.client, self.namespace, secret)
 
@@ -237,9 +238,9 @@ class Stores:
             await self.rows.aclose()
         if "results" in self.__dict__:
             await self.results.aclose()
-        if self._database is not None:
-            await self._database.close()
-            self._database = None
+        if self._sql is not None and self._beside is None:
+            await self._sql.database.close()
+        self._sql = None
 
     async def leader(self) -> Leader | None:
         """Return the scheduler that leads now, or None."""
@@ -249,31 +250,19 @@ class Stores:
 
     async def dead_letters(self) -> DeadLetters:
         """Dead letters: tasks that have failed for good."""
-        database = await self._open_database()
-        from nonet.stores.sql.dead_letters import DeadLetters
-
-        return DeadLetters(database, self.namespace, self.cipher)
+        return (await self._in_sql()).dead_letters
 
     async def outbox(self) -> Outbox:
         """Durable tasks that have not ended."""
-        database = await self._open_database()
-        from nonet.stores.sql.outbox import Outbox
-
-        return Outbox(database, self.broker, self.namespace)
+        return (await self._in_sql()).outbox
 
     async def mirror(self) -> Mirror:
         """Copies in SQL of data that Redis may lose."""
-        database = await self._open_database()
-        from nonet.stores.sql.mirror import Mirror
-
-        return Mirror(database, self.namespace)
+        return (await self._in_sql()).mirror
 
     async def audit(self) -> Audit:
         """Who changed what in the dashboard and the API."""
-        database = await self._open_database()
-        from nonet.stores.sql.audit import Audit
-
-        return Audit(database, self.namespace)
+        return (await self._in_sql()).audit
 
     async def prepare_sqlite(self, registry: Registry) -> None:
         """Create the table of durable tasks before a transaction of the user can lock the file."""
@@ -290,18 +279,13 @@ class Stores:
         Raises:
             NonetError: it does not answer, or a table is missing.
         """
-        database = await self._open_database()
-        from nonet.stores.sql.letters import dlq_tasks
-        from nonet.stores.sql.mirror import mirror
-        from nonet.stores.sql.outbox import outbox_tasks
-
-        await database.look_for(dlq_tasks, outbox_tasks, mirror)
+        await (await self._in_sql()).look_for_tables()
 
     async def sql_state(self) -> str:
         """Return the state of the tables, see `nonet.rules.findings.servers.Server`."""
         if not self.settings.may_have_sql():
             return ""
-        from nonet.stores.sql.database import Schema, check
+        from nonet.stores.sql.database import Schema, check  # SQLAlchemy takes 0.3 s
 
         url = self.settings.sql_url()
         try:
@@ -313,28 +297,16 @@ class Stores:
         is_made_on_demand = url.startswith("sqlite")
         return "" if state is Schema.ABSENT and is_made_on_demand else str(state)
 
-    async def _open_database(self) -> Database:
-        if self._beside is not None:
-            return await self._beside._open_database()
-        if self._database is None:
-            make = _make_sync_database if self.broker.transport.is_sync else _make_database
-            made = await in_own_thread(partial(make, self.settings.sql_url()))
-            self._database = self._database or made  # a concurrent call may have been faster
-        return self._database
+    async def _in_sql(self) -> SqlStores:
+        if self._sql is None:
+            database = None if self._beside is None else (await self._beside._in_sql()).database
+            made = await in_own_thread(partial(_open_sql, self.broker, self.cipher, database))
+            self._sql = self._sql or made  # a concurrent call may have been faster
+        return self._sql
 
 
-def _make_database(url: str) -> Database:
-    """Open SQL. Called in a thread, because its imports would block the event loop."""
-    import nonet.stores.sql.audit
-    import nonet.stores.sql.dead_letters
-    import nonet.stores.sql.mirror
-    import nonet.stores.sql.outbox  # noqa: F401  # so that later imports are fast
-    from nonet.stores.sql.database import Database
+def _open_sql(broker: Broker, cipher: Cipher, database: Database | None) -> SqlStores:
+    """Open SQL. Called in a thread, because the import would block the event loop."""
+    from nonet.stores.sql.sql_stores import SqlStores  # SQLAlchemy takes 0.3 s
 
-    return Database(url)
-
-
-def _make_sync_database(url: str) -> Database:
-    from nonet.stores.sql.sync_database import SyncDatabase
-
-    return SyncDatabase(url)
+    return SqlStores(broker, cipher, database)

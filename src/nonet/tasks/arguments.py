@@ -15,11 +15,13 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self
 
+from typing_extensions import TypedDict
+
+from nonet.base import late_pydantic as pydantic
 from nonet.base.errors import InvalidArgumentsError, RegistrationError
 from nonet.base.messages.message import decode, encode, pack, travels
 from nonet.base.plain import is_model
 
-# pydantic takes a tenth of a second and 10 MB: it is imported for the first class that needs it.
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from pydantic_core import ErrorDetails
@@ -176,11 +178,9 @@ class Arguments:
 
         The constructor itself may still raise.
         """
-        from pydantic import ValidationError
-
         try:
             self._adapter.validate_python(values, by_alias=True, by_name=True)
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             return error.errors(include_url=False)
         return []
 
@@ -246,11 +246,9 @@ class Arguments:
         return dict(zip(self._parameters, values, strict=False))
 
     def _validate(self, values: Mapping[str, Any]) -> Any:
-        from pydantic import ValidationError
-
         try:
             return self._adapter.validate_python(values, by_alias=True, by_name=True)
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             problems = [
                 f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}"
                 for item in error.errors(include_url=False, include_input=False)
@@ -356,9 +354,6 @@ def _adapter(cls: type, signature: inspect.Signature) -> TypeAdapter[Any]:
 
     A typed dict rather than a model, because a model cannot have fields named ``json`` or ``copy``.
     """
-    from pydantic import ConfigDict
-    from typing_extensions import TypedDict
-
     if is_model(cls):
         return _type_adapter(cls, cls)
     _refuse_nameless(cls, signature)
@@ -379,18 +374,16 @@ def _adapter(cls: type, signature: inspect.Signature) -> TypeAdapter[Any]:
     make: Any = TypedDict
     shape = make(cls.__name__, fields, **extra)
     if not extra:
-        shape.__pydantic_config__ = ConfigDict(extra="forbid")
+        shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")
     return _type_adapter(cls, shape)
 
 
 def _type_adapter(cls: type, shape: Any) -> TypeAdapter[Any]:
-    from pydantic import PydanticUserError, TypeAdapter
-
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(shape)
+        adapter: TypeAdapter[Any] = pydantic.TypeAdapter(shape)
         adapter.rebuild()  # reports a name in a model that cannot be resolved
         return adapter
-    except (PydanticUserError, NameError) as error:
+    except (pydantic.PydanticUserError, NameError) as error:
         if (found := _unknown_type(cls)) is not None:
             raise RegistrationError(found) from None
         reason = str(error).split("\n")[0]
@@ -401,13 +394,11 @@ def _type_adapter(cls: type, shape: Any) -> TypeAdapter[Any]:
 
 def _unknown_type(cls: type) -> str | None:
     """The problem, if an argument has a type that pydantic does not know; otherwise None."""
-    from pydantic import PydanticUserError, TypeAdapter
-
     hints = _hints(cls)
     for name, hint in ((name, hints[name]) for name in _parameters(cls) if name in hints):
         try:
-            TypeAdapter(hint)
-        except PydanticUserError as error:
+            pydantic.TypeAdapter(hint)
+        except pydantic.PydanticUserError as error:
             if error.code == "schema-for-unknown-type":
                 shown = hint.__qualname__ if inspect.isclass(hint) else hint
                 return (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self
 
 from typing_extensions import TypeVar
 
+from nonet.base import late_pydantic as pydantic
 from nonet.base.errors import ConflictError, NotBoundError, NotFoundError
 from nonet.base.messages.message import Usage
 
@@ -266,8 +267,7 @@ class BoundId(str):
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
         """Validate and serialise as the id; one read from JSON has no client."""
-        from pydantic_core import core_schema  # pydantic asks
-
+        core_schema = pydantic.core_schema
         return core_schema.no_info_wrap_validator_function(
             lambda value, check: (
                 value if isinstance(value, cls) else cls(check(value), cls._unbound())

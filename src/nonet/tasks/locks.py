@@ -18,6 +18,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from nonet.base import late_pydantic as pydantic
 from nonet.base.errors import RegistrationError, suggestion
 from nonet.base.keys import escape
 
@@ -119,8 +120,7 @@ class LockedObjectType(str, metaclass=_NamesTypes):
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
         """Let pydantic accept the name of a registered type."""
-        from pydantic_core import core_schema  # pydantic asks
-
+        core_schema = pydantic.core_schema
         return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
 
     @classmethod

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from nonet.base import late_pydantic as pydantic
 from nonet.base.errors import RegistrationError, UnknownTaskError
 from nonet.base.versions import (
     Distribution,
@@ -90,23 +91,19 @@ class TaskClass(Struct, frozen=True, dict=True):
 
     @cached_property
     def _result(self) -> TypeAdapter[Any] | None:
-        from pydantic import PydanticUserError, TypeAdapter
-
         try:
             hint = typing.get_type_hints(self.cls.execute).get("return", Any)
-            return TypeAdapter(hint)
-        except (NameError, TypeError, PydanticUserError):
+            return pydantic.TypeAdapter(hint)
+        except (NameError, TypeError, pydantic.PydanticUserError):
             return None
 
     def typed_result(self, value: Any) -> Any:
         """Convert a stored result to the return type of ``execute``, or return it unchanged."""
         if self._result is None:
             return value
-        from pydantic import ValidationError
-
         try:
             return self._result.validate_python(value, by_alias=True, by_name=True)
-        except ValidationError:
+        except pydantic.ValidationError:
             return value
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from nonet.base import late_pydantic as pydantic
 from nonet.base.messages.documents import are_encrypted
 from nonet.base.messages.encryption import NO_KEY
 
@@ -49,12 +50,10 @@ def masked_result(value: Any, cls: type | None) -> Any:
     """
     if cls is None:
         return MASK
-    from pydantic import PydanticUserError, TypeAdapter
-
     try:
         hint = typing.get_type_hints(cls.execute, include_extras=True).get("return", Any)  # type: ignore[attr-defined]
-        is_secret = _SECRET_SCHEMA in str(TypeAdapter(hint).json_schema())
-    except (NameError, TypeError, PydanticUserError):
+        is_secret = _SECRET_SCHEMA in str(pydantic.TypeAdapter(hint).json_schema())
+    except (NameError, TypeError, pydantic.PydanticUserError):
         is_secret = False  # its class cannot be described, so it has no such annotation
     return MASK if is_secret else mask_names(value)
 
@@ -128,12 +127,11 @@ def _is_secret(name: str, cls: type) -> bool:
             return not _takes_any_name(cls)
         if all(hint in _PLAIN for hint in hints):
             return False  # without pydantic
-        from pydantic import PydanticUserError, TypeAdapter
     except (NameError, TypeError):
         return True  # an annotation that cannot be resolved
     try:
-        schemas = [TypeAdapter(hint).json_schema() for hint in hints]
-    except (NameError, TypeError, PydanticUserError):
+        schemas = [pydantic.TypeAdapter(hint).json_schema() for hint in hints]
+    except (NameError, TypeError, pydantic.PydanticUserError):
         return True  # an annotation that cannot be resolved
     return _SECRET_SCHEMA in str(schemas)
 

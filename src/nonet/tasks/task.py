@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypedDict, U
 
 from msgspec import Struct
 
+from nonet.base import late_pydantic as pydantic
 from nonet.base.errors import NotBoundError, suggestion
 from nonet.base.messages.terms import Delay, StartBy
 from nonet.base.plain import is_model
@@ -601,9 +602,7 @@ class PeriodicVoAwareBaseTask(PeriodicBaseTask):
 
     def __init__(self, vo: str, **attributes: Any) -> None:
         if is_model(type(self)):
-            from pydantic import BaseModel
-
-            make: Any = BaseModel.__init__
+            make: Any = pydantic.BaseModel.__init__
             make(self, vo=vo, **attributes)
             return
         self.vo = vo

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypeVar, get_type_
 
 import msgspec
 from msgspec.msgpack import Ext
+from typing_extensions import TypedDict
 
+from nonet.base import late_pydantic as pydantic
 from nonet.base.errors import MalformedMessageError
 from nonet.base.messages.encryption import EXTENSION, Encrypted
 from nonet.base.messages.formats import FORMAT
@@ -121,16 +123,13 @@ class Usage(msgspec.Struct, array_like=True, frozen=True):
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Describe the fields to pydantic, which does not support msgspec."""
-        from pydantic_core import core_schema  # pydantic asks
-        from typing_extensions import TypedDict
-
         hints = {name: NotRequired[hint] for name, hint in get_type_hints(cls).items()}
         make: Any = TypedDict
         fields = handler.generate_schema(make(cls.__name__, hints))
-        return core_schema.no_info_wrap_validator_function(
+        return pydantic.core_schema.no_info_wrap_validator_function(
             lambda value, check: value if isinstance(value, cls) else cls(**check(value)),
             fields,
-            serialization=core_schema.plain_serializer_function_ser_schema(
+            serialization=pydantic.core_schema.plain_serializer_function_ser_schema(
                 msgspec.structs.asdict, return_schema=fields
             ),
         )
@@ -475,9 +474,7 @@ def _inherited_packer(value: Any) -> Callable[[Any, str, int], Any] | None:
     if isinstance(value, enum.Enum):
         return lambda v, where, depth: _pack(v.value, where, depth)
     if is_model(type(value)):
-        from pydantic import RootModel
-
-        if isinstance(value, RootModel):
+        if isinstance(value, pydantic.RootModel):
             return lambda v, where, depth: _pack(v.root, where, depth)
         return lambda v, where, depth: _pack(dict(v), where, depth)
     if _is_secret(type(value)):
@@ -490,9 +487,7 @@ def _inherited_packer(value: Any) -> Callable[[Any, str, int], Any] | None:
 def _is_secret(cls: type) -> bool:
     if "pydantic" not in sys.modules:
         return False
-    from pydantic import SecretBytes, SecretStr
-
-    return issubclass(cls, SecretStr | SecretBytes)
+    return issubclass(cls, pydantic.SecretStr | pydantic.SecretBytes)
 
 
 def _pack_dataclass(value: Any, where: str, depth: int) -> Any:
