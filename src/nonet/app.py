@@ -6,13 +6,13 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nonet.base.streams import Size
 from nonet.client.async_application import AsyncApplication
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.settings import Settings
+from nonet.operate.interactive import call
 from nonet.operate.operations import Operations
 from nonet.tasks.entry_points import entries
 from nonet.tasks.execution import TaskContext
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from nonet.daemon.embedding import RunningDaemons
+    from nonet.daemon.together import Daemon
     from nonet.operate.interactive import Debugger
+    from nonet.pipelines.app_pipelines import AppPipelines
     from nonet.pipelines.host import PipelineHost
-    from nonet.pipelines.loading import Pipelines
     from nonet.scheduler.scheduler import Scheduler
     from nonet.tasks.hooks import Hook
     from nonet.worker.worker import Worker
@@ -67,19 +68,25 @@ class Nonet(AsyncApplication, Operations):
 
     def __init__(self, settings: Settings, *, load_tasks: bool = True) -> None:
         super().__init__(settings, load_tasks=load_tasks)
-        self._pipelines: Pipelines | None = None
+        self._pipelines: AppPipelines | None = None
         self._resume_row = self._resume_in_pipeline
 
     async def _resume_in_pipeline(self, pipeline: str, key: str, at_time: datetime | None) -> None:
-        from nonet.pipelines.burial import resume_row
-        from nonet.pipelines.loading import load_pipelines
+        await self._app_pipelines().resume_row(pipeline, key, at_time)
+
+    async def _close(self) -> None:
+        try:
+            if self._pipelines is not None:
+                await self._pipelines.aclose()
+        finally:
+            await super()._close()
+
+    def _app_pipelines(self) -> AppPipelines:
+        from nonet.pipelines.app_pipelines import AppPipelines  # it imports SQLAlchemy
 
         if self._pipelines is None:
-            self._pipelines = load_pipelines(self.settings)
-            self._closing.callback(setattr, self, "_pipelines", None)
-            for cls in self._pipelines.values():
-                self._closing.push_async_callback(cls.database.close)
-        await resume_row(self._pipelines.find(pipeline), key, at_time)
+            self._pipelines = AppPipelines(self.settings)
+        return self._pipelines
 
     async def call(
         self, task: TaskOf[R], *, wait_locks: float = 0.0, debugger: Debugger = "none"
@@ -108,7 +115,6 @@ class Nonet(AsyncApplication, Operations):
         Example:
             assert await app.call(Add(1, 2)) == 3
         """
-        from nonet.operate.interactive import call
 
         async with self.injector() as injector:
             given: Any = task  # a `BaseTask`
@@ -153,9 +159,12 @@ class Nonet(AsyncApplication, Operations):
                 Child processes import the task modules of the settings and ignore
                 `dependency_overrides`, so use ``LOOP`` for classes that exist only in this process.
         """
-        from nonet.worker.worker import Worker
+        return self._worker(injector, size, concurrency=concurrency, isolation=isolation)
 
-        return Worker(self.client, injector, size, concurrency, isolation)
+    def _worker(self, injector: Injector, size: Size, **options: Any) -> Worker:
+        from nonet.worker.worker import Worker  # 40 ms; most programs only submit
+
+        return Worker(self.client, injector, size, **options)
 
     def pipelines(self, names: Sequence[str], injector: Injector) -> PipelineHost:
         """Create what runs pipelines in this process; call its ``run``.
@@ -169,10 +178,7 @@ class Nonet(AsyncApplication, Operations):
             NotFoundError: a name is unknown.
             RegistrationError: a pipeline cannot run.
         """
-        from nonet.pipelines.host import PipelineHost
-        from nonet.pipelines.loading import load_pipelines
-
-        return PipelineHost(self.client, injector, load_pipelines(self.settings), names)
+        return self._app_pipelines().host(self.client, injector, names)
 
     def scheduler(
         self, injector: Injector, *, hooks: Mapping[str, Hook] | None = None
@@ -183,7 +189,7 @@ class Nonet(AsyncApplication, Operations):
             injector: an injector of this application, for start-up hooks.
             hooks: start-up hooks by name; None: the hooks of entry points and imported modules.
         """
-        from nonet.scheduler.assembly import assemble
+        from nonet.scheduler.assembly import assemble  # it imports models and schedules
 
         return assemble(self.client, injector, hooks, self._chores_of_pipelines())
 
@@ -191,11 +197,7 @@ class Nonet(AsyncApplication, Operations):
         has_entries = any(entries(self.settings.groups, "pipelines"))
         if "nonet.pipelines" not in sys.modules and not has_entries:
             return {}  # without any, a scheduler does not need SQLAlchemy
-        from nonet.pipelines.loading import load_pipelines
-        from nonet.pipelines.unrun import UnrunPipelines
-
-        load = partial(load_pipelines, self.settings)
-        return {"pipelines": UnrunPipelines(self.stores.pipelines, load).tick}
+        return {"pipelines": self._app_pipelines().chore(self.client)}
 
     @asynccontextmanager
     async def running(
@@ -233,10 +235,7 @@ class Nonet(AsyncApplication, Operations):
                 handle = await Add(1, 2).schedule()
                 assert daemons.ready and await handle.result(timeout=30) == 3
         """
-        from nonet.daemon.embedding import chosen_sizes, running_inside
-        from nonet.daemon.health import answering_probes
-        from nonet.daemon.together import Daemon, Together
-        from nonet.worker.worker import Worker
+        from nonet.daemon.embedding import chosen_sizes, running_inside  # most programs only submit
 
         chosen = chosen_sizes(sizes)
         if not (chosen or scheduler):
@@ -248,13 +247,10 @@ class Nonet(AsyncApplication, Operations):
             for problem in (*self.dependency_problems(injector), *self.registry.warnings()):
                 logger.warning("%s", problem)
             daemons: dict[str, Daemon] = {
-                f"{size} worker": Worker(self.client, injector, size, owns_process=False)
+                f"{size} worker": self._worker(injector, size, owns_process=False)
                 for size in chosen
             }
             if scheduler:
                 daemons["scheduler"] = self.scheduler(injector)
             address = self.settings.metrics_host, self.settings.metrics_port
-            await around.enter_async_context(
-                answering_probes(*address, Together(list(daemons.values())))
-            )
-            yield await around.enter_async_context(running_inside(daemons, timeout))
+            yield await around.enter_async_context(running_inside(daemons, timeout, address))

@@ -36,7 +36,7 @@ def nonet_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     Each `nonet_system` has a namespace of its own in it, which is deleted after the test.
     """
-    from nonet.stores.connection.embedded import open_embedded
+    from nonet.stores.connection.embedded import open_embedded  # most runs need none
 
     with open_embedded(tmp_path_factory.mktemp("nonet")) as server:
         yield server.url
@@ -55,7 +55,7 @@ def _system(
     request: pytest.FixtureRequest, nonet_server: str, nonet_tasks: Any
 ) -> AbstractAsyncContextManager[System]:
     """The system as the nearest marker wants it."""
-    from nonet.testing import System
+    from nonet.testing import System  # most tests need none
 
     options: dict[str, Any] = {"tasks": nonet_tasks}
     for marker in reversed(list(request.node.iter_markers("nonet"))):
@@ -91,7 +91,7 @@ def _fixture() -> Callable[..., Any]:
     """`nonet_system`, which pytest-asyncio opens and closes in the event loop of the test."""
     if importlib.util.find_spec("pytest_asyncio") is None:
         return pytest.fixture(name="nonet_system")(_unopened)
-    import pytest_asyncio
+    import pytest_asyncio  # optional
 
     made: Callable[..., Any] = pytest_asyncio.fixture(name="nonet_system")(_opened)
     return made

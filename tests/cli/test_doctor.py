@@ -13,7 +13,8 @@ from cli.terminal import NAMESPACE, TaskRun
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.submissions import Submission
-from nonet.stores.sql.database import VERSION_TABLE, upgrade
+from nonet.stores.sql.database import upgrade
+from nonet.stores.sql.migrating import VERSION_TABLE
 from nonet.stores.sql.outbox import outbox_tasks
 
 

@@ -1,7 +1,8 @@
-"""What an import, and a command that only tells how it is used, may cost."""
+"""What an import, and a command that only tells how it is used, may cost; where imports stand."""
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -27,7 +28,7 @@ BUDGETS = [
     ),
     (
         "from nonet import Nonet",
-        465,
+        480,
         (*SQL, *WEB, *RULES, *DAEMONS, *LOGS, "typer", "rich", "pydantic"),
     ),
 ]
@@ -76,7 +77,27 @@ def test_a_command_that_only_reads_needs_no_client(
 def test_a_worker_brings_what_it_needs() -> None:
     """Neither the scheduler nor SQL, nor what answers probes or checks models, comes with it."""
     unwanted = (*SQL, *WEB, *RULES, *LOGS, "typer", "rich", "pydantic", "nonet.scheduler", "pdb")
-    check("import nonet.cli.daemons.working", 545, unwanted)
+    check("import nonet.cli.daemons.working", 560, unwanted)
+
+
+def test_imports_inside_functions_have_a_reason() -> None:
+    """An import is at the top of its module, or a comment beside it says why it is not."""
+    number, bare = 0, list[str]()
+    for path in sorted((Path(__file__).parents[2] / "src").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        functions = ast.FunctionDef | ast.AsyncFunctionDef
+        inside = {
+            item.lineno
+            for function in ast.walk(ast.parse(text))
+            if isinstance(function, functions)
+            for item in ast.walk(function)
+            if isinstance(item, ast.Import | ast.ImportFrom)
+        }
+        lines = text.splitlines()
+        bare += [f"{path}:{line}" for line in sorted(inside) if "#" not in lines[line - 1]]
+        number += len(inside)
+    assert bare == []
+    assert 0 < number <= 60, "use the module in more places, or import it at the top"
 
 
 def check(code: str, most: int, unwanted: tuple[str, ...], *, ends_with: int = 0) -> None:

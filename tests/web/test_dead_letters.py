@@ -20,7 +20,7 @@ from nonet import Nonet
 from nonet.base.messages.documents import encrypted_arguments
 from nonet.base.messages.encryption import NO_KEY, Cipher
 from nonet.base.messages.message import encode
-from nonet.client.reading import explain_by_facts
+from nonet.client.explaining import explain_by_facts
 from nonet.config.web_settings import WebSettings
 from nonet.rules.letters import NewDeadLetter, Status
 from nonet.rules.permissions import Role

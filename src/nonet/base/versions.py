@@ -7,12 +7,9 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 # A top-level folder or file in a RECORD.
 _TOP = re.compile(r"^[^/,\n]+[/,]", re.MULTILINE)
@@ -47,7 +44,6 @@ def is_older(version: str, least: str) -> bool:
 
 def _version(text: str) -> Version | None:
     """Parse a version; None if it is invalid."""
-    from packaging.version import InvalidVersion, Version  # 3 ms; few classes need a version
 
     try:
         return Version(text) if len(text) <= _LONGEST else None

@@ -1,16 +1,15 @@
 """Complete words in a shell: task classes that are registered here; entries, workflows in Redis.
 
-Each press of TAB is a process, so everything slow is imported where it is needed. A completion
+Each press of TAB is a process, so everything slow is in `completion_words`. A completion
 never reports an error: without Redis, or with a broken task module, it offers nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +17,7 @@ import typer
 
 if TYPE_CHECKING:
     from nonet.stores.namespace.periodic import EntryStatus
-    from nonet.stores.stores import Stores
 
-# How long a user who has pressed TAB waits for Redis.
-_REDIS_SECONDS = 0.5
-# As many ids fit on a screen.
-_FEW = 50
 # Set by the shell's function, which typer writes.
 _VARIABLE = "_TASK_RUN_COMPLETE"
 
@@ -73,15 +67,8 @@ def _joined(words: Iterable[str]) -> list[str]:
 
 def classes(context: typer.Context, incomplete: str) -> list[str]:
     """Return the full names of the task classes, and the bare names that begin like the word."""
-
-    def registered() -> list[str]:
-        from nonet.cli.target import CodeTarget
-        from nonet.config.task_loading import load_registry
-
-        given = _given(context, "namespace", "state_dir", "tasks")
-        return [item.name for item in load_registry(CodeTarget(**given).settings())]
-
-    return _names(_quietly(registered), incomplete)
+    given = _given(context, "namespace", "state_dir", "tasks")
+    return _names(_found(lambda finding: finding.classes(given)), incomplete)
 
 
 def entry_classes(context: typer.Context, incomplete: str) -> list[str]:
@@ -107,37 +94,13 @@ def entry_vos(context: typer.Context) -> list[str]:
 
 def workflow_ids(context: typer.Context) -> list[str]:
     """Return the ids of the workflows whose state changed last."""
-
-    async def newest(stores: Stores) -> list[str]:
-        return [item.id for item in (await stores.workflows.page(limit=_FEW)).rows]
-
-    return _from_redis(context, newest)
+    given = _given(context, "namespace", "state_dir")
+    return _found(lambda finding: finding.workflow_ids(given))
 
 
 def _entries(context: typer.Context) -> list[EntryStatus]:
-    from nonet.cli.task_classes import names_of
-
-    task = context.params.get("task")
-    found = _from_redis(context, lambda stores: stores.periodic.statuses())
-    return [item for item in found if not task or task in names_of(item.task)]
-
-
-def _from_redis(
-    context: typer.Context, read: Callable[[Stores], Coroutine[Any, Any, list[Any]]]
-) -> list[Any]:
-    from nonet.cli.target import Target
-
-    target = Target(**_given(context, "namespace", "state_dir"))
-
-    async def found() -> list[Any]:
-        import nonet.stores.stores  # noqa: F401  # not within the time limit
-
-        if target.settings().redis_url.get_secret_value().startswith("embedded:"):
-            return []  # a press of TAB starts no server
-        async with asyncio.timeout(_REDIS_SECONDS), target.stores() as stores:
-            return await read(stores)
-
-    return _quietly(lambda: asyncio.run(found()))
+    given, task = _given(context, "namespace", "state_dir"), context.params.get("task")
+    return _found(lambda finding: finding.entries(given, task))
 
 
 def _given(context: typer.Context, *options: str) -> dict[str, Any]:
@@ -145,10 +108,12 @@ def _given(context: typer.Context, *options: str) -> dict[str, Any]:
     return {name: context.params.get(name) for name in options}
 
 
-def _quietly(find: Callable[[], list[Any]]) -> list[Any]:
+def _found(find: Callable[[Any], list[Any]]) -> list[Any]:
     """Call a function that may print, log or fail; return nothing if it fails."""
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
-            return find()
+            from nonet.cli import completion_words  # slow; most presses of TAB do without
+
+            return find(completion_words)
         except (Exception, SystemExit):
             return []

@@ -8,6 +8,7 @@ it imports anything.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 from nonet.daemon.starting import collect_later, end_on_sigterm
 
@@ -15,19 +16,13 @@ from nonet.daemon.starting import collect_later, end_on_sigterm
 def schedule() -> None:
     """Entry point of ``task-scheduler``."""
     end_on_sigterm()
-    collect_later()
-    from nonet.cli.daemons.scheduler import main as run
-
-    run()
+    _run("daemons.scheduler")
 
 
 def serve() -> None:
     """Entry point of ``task-web``."""
     end_on_sigterm()
-    collect_later()
-    from nonet.cli.daemons.web import main as run
-
-    run()
+    _run("daemons.web")
 
 
 def main() -> None:
@@ -37,13 +32,15 @@ def main() -> None:
             _answer(path, None)
         case ["probe", ("livez" | "readyz") as path, "--port", port] if port.isdecimal():
             _answer(path, int(port))
-    collect_later()
-    from nonet.cli.run import main as run
+    _run("run")
 
-    run()
+
+def _run(module: str) -> None:
+    collect_later()
+    import_module(f"nonet.cli.{module}").main()
 
 
 def _answer(path: str, port: int | None) -> None:
-    from nonet.cli.daemons.probing import probe
+    from nonet.cli.daemons.probing import probe  # only this command needs it
 
     sys.exit(probe(path, port))

@@ -7,14 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+import nonet
 from nonet.cli.completion import classes
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from nonet.base.version import __version__
-
-        typer.echo(f"nonet {__version__}")
+        typer.echo(f"nonet {nonet.__version__}")
         raise typer.Exit
 
 

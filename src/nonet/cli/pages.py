@@ -7,11 +7,11 @@ from typing import Any
 from nonet.base.errors import ConfigurationError
 from nonet.base.plain import plain
 from nonet.cli.process import warn
+from nonet.config.web_url import web_url
 
 
 def page_at(path: str) -> str:
     """Return the address of a page below ``NONET_WEB_URL``; empty if that is not set."""
-    from nonet.config.web_url import web_url  # pydantic is slow to import
 
     try:
         url = web_url()

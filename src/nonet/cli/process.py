@@ -236,7 +236,7 @@ def set_up_logging(debug: bool, settings: Settings | None = None) -> None:
         debug: log at level DEBUG, whatever the settings say.
         settings: those of a daemon; without them lines are text at level INFO.
     """
-    from nonet.telemetry.logs import describe_process, set_up_logs
+    from nonet.telemetry.logs import describe_process, set_up_logs  # `--help` does without
 
     name = "DEBUG" if debug else settings.log_level.upper() if settings else "INFO"
     level = logging.getLevelNamesMapping()[name]

@@ -57,14 +57,17 @@ class Target:
 
     def observer(self) -> Nonet:
         """Return an application without task classes, not yet open."""
-        from nonet.app import Nonet  # slower to import than `--help` may take
+        return self._nonet(load_tasks=False)
 
-        return Nonet(self.settings(), load_tasks=False)
+    def _nonet(self, *, load_tasks: bool) -> Nonet:
+        from nonet.app import Nonet  # 0.2 s; commands that only read do without
+
+        return Nonet(self.settings(), load_tasks=load_tasks)
 
     @asynccontextmanager
     async def stores(self) -> AsyncIterator[Stores]:
         """Return only the stores, for commands that need neither a client nor task classes."""
-        from nonet.stores.stores import open_stores
+        from nonet.stores.stores import open_stores  # it imports redis
 
         settings = self.settings()
         keep_secret(settings.secrets())
@@ -85,9 +88,7 @@ class CodeTarget(Target):
 
     def application(self) -> Nonet:
         """Return an application with its task classes, not yet open."""
-        from nonet.app import Nonet
-
-        return Nonet.from_settings(**self.options())
+        return self._nonet(load_tasks=True)
 
 
 def operation(function: Callable[..., Coroutine[Any, Any, int | None]]) -> Callable[..., None]:

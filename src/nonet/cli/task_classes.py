@@ -10,20 +10,25 @@ from nonet.cli.process import warn
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
+    from nonet.config.settings import Settings
     from nonet.tasks.registry import Registry
 
 
 def registry_here(nonet: Nonet) -> Registry:
     """Return the task classes of this process, for hints; empty if they cannot be loaded."""
-    from nonet.config.task_loading import load_registry
-    from nonet.tasks.registry import Registry
-
     if any(nonet.registry):
         return nonet.registry
     try:
-        return load_registry(nonet.settings)
+        return loaded(nonet.settings)
     except NonetError:  # commands that only read Redis work without the modules
-        return Registry()
+        return nonet.registry
+
+
+def loaded(settings: Settings) -> Registry:
+    """Load the task classes of this process; raises as `load_registry`."""
+    from nonet.config.task_loading import load_registry  # many commands need no classes
+
+    return load_registry(settings)
 
 
 def names_of(task: str) -> tuple[str, str]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, overload
 
 from nonet.base.errors import NotFoundError, ResultUnavailable
 from nonet.base.synchronous import sleep
 from nonet.client.namespace import InNamespace, OpenNamespace
 from nonet.client.results import child_result, value_of
+from nonet.rules.findings.remedies import of_task
+from nonet.stores.namespace.task_queries import TaskQuery, page_of_lock
 from nonet.stores.queue.places import BUDGET, LIVE_STATES
 from nonet.tasks.handles import (
     ChildResult,
@@ -24,7 +26,7 @@ from nonet.tasks.handles import (
 )
 
 if TYPE_CHECKING:
-    from nonet.rules.findings.explanation import Explanation, Facts
+    from nonet.rules.findings.explanation import Explanation
     from nonet.stores.sql.outbox import Kept
 
 # A worker stores at most one progress of an attempt a second, so none is missed.
@@ -68,6 +70,8 @@ class Reading(InNamespace):
         Example:
             print((await app.explain(handle)).text)
         """
+        from nonet.client.explaining import explain_by_facts  # 20 ms; workers explain no tasks
+
         return (await explain_by_facts(self._open(id), id))[0]
 
     @overload
@@ -236,8 +240,6 @@ class Reading(InNamespace):
         for name, value in (("limit", limit), ("budget", budget)):
             if value < 1:
                 raise ValueError(f"list_tasks: {name}={value!r} must be at least 1")
-        from nonet.stores.namespace.task_queries import TaskQuery, page_of_lock
-
         query = TaskQuery(task=task, labels=labels or {}, worker=worker, error=error, since=since)
         selection = await query.live(
             stores.broker, results := stores.results, (state,) if state else ()
@@ -268,39 +270,6 @@ class Reading(InNamespace):
         return [child_result(id, end, home.registry) for id, end in ended]
 
 
-async def explain_by_facts(home: OpenNamespace, id: str) -> tuple[Explanation, Facts | None]:
-    """As `Reading.explain`, with the facts; None: SQL alone knows the task."""
-    return await home.routing.find(lambda home: _explain(home, id))
-
-
-async def _explain(home: OpenNamespace, id: str) -> tuple[Explanation, Facts | None]:
-    from nonet.rules.findings.explanation import explain
-    from nonet.stores.namespace.explaining import TaskFacts  # workers explain no tasks
-
-    stores, limit = home.stores, home.settings.crash_limit
-    source = TaskFacts(stores.client, home.namespace, limit, stores.lock_ttl_ms, cipher=home.cipher)
-    try:
-        facts = await source.read(id)
-    except NotFoundError:
-        kept = await home.kept(id)
-        if kept is not None:
-            return await _explain_kept(home, id, kept), None
-        # The relay may have moved it from SQL to Redis in between.
-        facts = await source.read(id)
-    return explain(facts), facts
-
-
-async def _explain_kept(home: OpenNamespace, id: str, kept: Kept) -> Explanation:
-    from nonet.rules.findings.explanation import explain_kept
-
-    return explain_kept(
-        id,
-        seconds=(datetime.now(UTC) - kept.created).total_seconds(),
-        is_led=await home.stores.leader() is not None,
-        due=kept.due,
-    )
-
-
 async def result_of(home: OpenNamespace, id: str, timeout: float | None) -> Any:
     """Wait for the result of a task; see `Reading.result`."""
     if timeout is not None and not isinstance(timeout, int | float):
@@ -309,8 +278,6 @@ async def result_of(home: OpenNamespace, id: str, timeout: float | None) -> Any:
         end = await home.ended(id, timeout)
     except TimeoutError:
         after = f" after {timeout:g} s" if timeout else ""
-        from nonet.rules.findings.remedies import of_task
-
         show = of_task("explain", id)
         raise TimeoutError(f"task {id} has not ended{after}; '{show}' shows why") from None
     if end is None:

@@ -20,8 +20,11 @@ from nonet.base.messages.terms import unix_microseconds
 from nonet.client.namespace import InNamespace, OpenNamespace
 from nonet.client.reading import result_of
 from nonet.client.results import child_result, value_of
+from nonet.rules.findings.remedies import of_workflow
+from nonet.rules.resuming import above, runs_again
 from nonet.stores.queue.groups import group_id
 from nonet.stores.queue.results import Ended
+from nonet.stores.queue.workflow_steps import read_steps
 from nonet.stores.queue.workflows import NewWorkflow, step_id
 from nonet.tasks.execution import TaskContext, running_context
 from nonet.tasks.handles import ChildResult
@@ -296,8 +299,6 @@ async def step_inputs(home: OpenNamespace, id: str) -> list[ChildResult]:
 
 async def _status_of_steps(home: OpenNamespace, id: str) -> list[StepStatus]:
     """Return the steps of a workflow; see `WorkflowRun.steps`."""
-    from nonet.stores.queue.workflow_steps import read_steps  # workers show no workflows
-
     await home.stores.workflows.status(id)
     graph = await home.stores.workflows.graph(id)
     return [
@@ -324,8 +325,6 @@ async def _wait_for(home: OpenNamespace, id: str, timeout: float | None) -> Work
         try:
             await home.stores.results.wait(id, left)
         except TimeoutError:
-            from nonet.rules.findings.remedies import of_workflow
-
             show = of_workflow("show", id)
             raise TimeoutError(
                 f"workflow {id} has not ended after {timeout:g} s; '{show}' shows what it waits for"
@@ -362,8 +361,6 @@ async def _cancel(home: OpenNamespace, id: str, reason: str) -> str:
 
 async def _resume(home: OpenNamespace, id: str) -> int:
     """Run the failed steps of a workflow again; see `WorkflowRun.resume`."""
-    from nonet.rules.resuming import above, runs_again  # workers resume no workflows
-
     before = await home.stores.workflows.status(id)
     if before.state not in ("failed", "resuming"):
         raise ConflictError(

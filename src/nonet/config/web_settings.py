@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from nonet.base.keys import NAMESPACE, NAMESPACE_TEXT
 from nonet.config.environment import EnvironmentModel, Secret, read_secret
+from nonet.rules.permissions import read_roles
 
 _Seconds = Annotated[float, Meta(ge=60, le=1e7)]
 SHORTEST_SECRET = 32
@@ -37,7 +38,6 @@ def _namespaces(value: Any) -> tuple[str, ...]:
 
 
 def _roles(value: str) -> str:
-    from nonet.rules.permissions import read_roles  # every command imports this module
 
     read_roles(value)
     return value

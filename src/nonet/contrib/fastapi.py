@@ -36,6 +36,7 @@ from nonet.base.errors import (
     TaskExpired,
     UnableToAcquireLockError,
 )
+from nonet.config.web_settings import WebSettings
 from nonet.web.statuses import STATUSES, retry_after
 
 __all__ = ["NonetApp", "get_app", "install", "lifespan", "mount_dashboard"]
@@ -144,13 +145,12 @@ def mount_dashboard(
         mount_dashboard(web, "/nonet")
     """
     try:
-        from nonet.web.mounted import Mounted
+        from nonet.web.mounted import Mounted  # only the dashboard needs it
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"the dashboard needs the extra 'web' ({error.name} is missing): "
             "pip install 'nonet[web]'"
         ) from None
-    from nonet.config.web_settings import WebSettings  # only the dashboard needs it
 
     path = "/" + path.strip("/")
     mounted = Mounted(path, WebSettings.load(**options), principal)

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from nonet.base.streams import Size
+from nonet.daemon.health import answering_probes
 from nonet.daemon.service import Stop
-from nonet.daemon.together import Daemon
+from nonet.daemon.together import Daemon, Together
 from nonet.telemetry.log_guard import guard_logging
 
 logger = logging.getLogger(__name__)
@@ -66,25 +67,30 @@ def chosen_sizes(sizes: Iterable[Size | str]) -> list[Size]:
 
 @asynccontextmanager
 async def running_inside(
-    daemons: Mapping[str, Daemon], timeout: float | None
+    daemons: Mapping[str, Daemon], timeout: float | None, address: tuple[str, int] = ("", 0)
 ) -> AsyncIterator[RunningDaemons]:
     """Run daemons during the block. They are ready when it begins, and drained when it has ended.
 
     If one fails meanwhile, the block is cancelled, and its error raised at the end.
 
+    Args:
+        timeout: seconds that the start may take; None: no limit.
+        address: host and port of probes and metrics; port 0 serves none.
+
     Raises:
         TimeoutError: they are not ready after `timeout` seconds.
     """
     guard_logging("nonet.")
-    inside = _Inside(daemons)
-    try:
-        await inside.until_ready(timeout)
+    async with answering_probes(*address, Together(list(daemons.values()))):
+        inside = _Inside(daemons)
         try:
-            yield inside.running
+            await inside.until_ready(timeout)
+            try:
+                yield inside.running
+            finally:
+                inside.raise_failure()
         finally:
-            inside.raise_failure()
-    finally:
-        await inside.stop()
+            await inside.stop()
 
 
 class _Inside:

@@ -121,8 +121,7 @@ class Health:
         self._beating: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Health:
-        # Most workers serve no port, and do without the server.
-        from nonet.daemon.probe_server import ProbeServer
+        from nonet.daemon.probe_server import ProbeServer  # most workers serve no port
 
         try:
             self._server = ProbeServer((self._host, self.port), family_of(self._host), self._answer)
@@ -223,8 +222,7 @@ async def answering_probes(host: str, port: int, daemon: Observed) -> AsyncItera
     if not port:
         yield
         return
-    # Import it here: a daemon without a port does not need it.
-    from nonet.telemetry.exposition import Exposition
+    from nonet.telemetry.exposition import Exposition  # only a daemon with a port needs it
 
     def read() -> Iterator[Sample]:
         yield "nonet_build_info", (__version__,), 1.0

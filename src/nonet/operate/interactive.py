@@ -402,9 +402,7 @@ async def _execute(
         raise
     except (Exception, SystemExit) as error:
         if debugger == "exception":
-            import pdb  # slow to import, and workers never need it
-
-            pdb.post_mortem(error.__traceback__)
+            _pdb().post_mortem(error.__traceback__)
         why = summarize(error, partial(hide, context.secrets))
         raise TaskFailed(
             f"{context.name} failed: {why.type}: {why.text}",
@@ -420,11 +418,15 @@ async def _execute(
 async def _invoke(function: Any, arguments: Mapping[str, object], debugger: Debugger) -> Any:
     before = None
     if debugger == "before":
-        import pdb
-
-        before = partial(pdb.set_trace, header="'step' enters execute()")
+        before = partial(_pdb().set_trace, header="'step' enters execute()")
     threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
     try:
         return await invoke(function, arguments, threads, before)
     finally:
         threads.shutdown(wait=False)
+
+
+def _pdb() -> Any:
+    import pdb  # slow to import, and only people at a terminal need it
+
+    return pdb

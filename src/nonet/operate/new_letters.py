@@ -138,10 +138,8 @@ def _readable(history: list[bytes]) -> Iterator[ErrorDocument]:
 def _max_retries(policy: RetryPolicyBase | None) -> int | None:
     if policy is None:
         return None
-    from nonet.tasks.retry import NoRetry  # imports pydantic
-
     try:
-        retries = getattr(policy, "max_retries", 0 if isinstance(policy, NoRetry) else None)
+        retries = getattr(policy, "max_retries", None)
         return min(retries, _LARGEST_INT) if isinstance(retries, int) else None
     except BaseException:
         return None

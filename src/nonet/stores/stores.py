@@ -15,6 +15,7 @@ from nonet.base.loop import in_own_thread
 from nonet.base.messages.encryption import Cipher
 from nonet.config.settings import Settings
 from nonet.stores.connection.redis import AsyncRedis
+from nonet.stores.namespace.sessions import Sessions
 from nonet.stores.queue.broker import Broker
 
 # A command uses one or two of the stores, and each takes milliseconds to import; SQL takes 400.
@@ -228,7 +229,6 @@ class Stores:
         Args:
             secret: authenticates them.
         """
-        from nonet.stores.namespace.sessions import Sessions  # only the dashboard has logins
 
         return Sessions(self.client, self.namespace, secret)
 
@@ -285,17 +285,10 @@ class Stores:
         """Return the state of the tables, see `nonet.rules.findings.servers.Server`."""
         if not self.settings.may_have_sql():
             return ""
-        from nonet.stores.sql.database import Schema, check  # SQLAlchemy takes 0.3 s
-
-        url = self.settings.sql_url()
         try:
-            state = await check(url)
-            if state in (Schema.CURRENT, Schema.AHEAD):
-                await (await self.dead_letters()).list(limit=1)
+            return await (await self._in_sql()).state()
         except NonetError as error:
             return str(error)
-        is_made_on_demand = url.startswith("sqlite")
-        return "" if state is Schema.ABSENT and is_made_on_demand else str(state)
 
     async def _in_sql(self) -> SqlStores:
         if self._sql is None:

@@ -101,6 +101,8 @@ class NoRetry(RetryPolicyBase):
             retry_policy = NoRetry()
     """
 
+    max_retries: ClassVar[int] = 0
+
     def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
         """Return None; see `RetryPolicyBase.schedule_retry`."""
         return None

@@ -198,7 +198,7 @@ class _NoRetry:
     """
 
     def __get__(self, _: object, cls: type) -> RetryPolicyBase:
-        from nonet.tasks.retry import NO_RETRY
+        from nonet.tasks.retry import NO_RETRY  # it imports pydantic
 
         return NO_RETRY
 

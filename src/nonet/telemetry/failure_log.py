@@ -50,7 +50,8 @@ class FailureLog:
         Args:
             retry_in: seconds until the next attempt, for the log line.
         """
-        from nonet.rules.outcomes import summarize  # imports pydantic: commands do without it
+
+        from nonet.rules.outcomes import summarize  # each `--help` imports this module
 
         why, now = summarize(error), time.monotonic()
         self.failures += 1

@@ -130,7 +130,7 @@ def adopt_structlog() -> None:
     """
     if _lines is None or "structlog" not in sys.modules:
         return
-    import structlog  # code of tasks has imported it
+    structlog: Any = sys.modules["structlog"]  # code of tasks has imported it
 
     structlog.configure(
         processors=[
@@ -302,9 +302,8 @@ def _bound_by_structlog() -> Mapping[str, Any]:
     """Return what the author has bound to the context with structlog, for lines of both kinds."""
     if "structlog.contextvars" not in sys.modules:
         return {}
-    from structlog.contextvars import get_contextvars
-
-    return get_contextvars()
+    found: Mapping[str, Any] = sys.modules["structlog.contextvars"].get_contextvars()
+    return found
 
 
 def _as_json(record: logging.LogRecord, fields: _Fields) -> str:

@@ -20,6 +20,7 @@ from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql import database as sql
 from nonet.stores.sql.audit import audit_log
 from nonet.stores.sql.dead_letters import DeadLetters, dlq_tasks
+from nonet.stores.sql.migrating import VERSION_TABLE
 from nonet.stores.sql.mirror import Mirror, _upsert, mirror
 from nonet.stores.sql.outbox import Outbox, _insertion, outbox_tasks
 from nonet.stores.sql.sync_database import SyncDatabase
@@ -36,7 +37,7 @@ async def execute(database: sql.Database, *statements: str) -> None:
 
 async def differences(database: sql.Database) -> list[Any]:
     def compare(connection: sa.Connection) -> list[Any]:
-        options = {"compare_type": True, "version_table": sql.VERSION_TABLE}
+        options = {"compare_type": True, "version_table": VERSION_TABLE}
         context = MigrationContext.configure(connection, opts=options)
         return list(compare_metadata(context, [table.metadata for table in TABLES]))
 
@@ -63,7 +64,7 @@ async def test_a_newer_schema_is_not_changed(database: sql.Database, broker: Bro
     await execute(
         database,
         "ALTER TABLE outbox_tasks ADD COLUMN later VARCHAR(9) DEFAULT ''",
-        f"UPDATE {sql.VERSION_TABLE} SET version_num = '9999'",
+        f"UPDATE {VERSION_TABLE} SET version_num = '9999'",
     )
     assert await sql.check(database.url) is sql.Schema.AHEAD
     with pytest.raises(ConfigurationError, match="newer version of Nonet"):
@@ -79,7 +80,7 @@ async def test_an_upgrade_finishes_a_killed_one(database: sql.Database) -> None:
     drops = [f"DROP INDEX {index.name} ON {index.table}" for index in INDEXES]
     if database.engine.dialect.name == "sqlite":
         drops = [drop.partition(" ON ")[0] for drop in drops]
-    await execute(database, *drops, f"DELETE FROM {sql.VERSION_TABLE}")
+    await execute(database, *drops, f"DELETE FROM {VERSION_TABLE}")
     assert await sql.check(database.url) is sql.Schema.ABSENT
     await sql.upgrade(database.url)
     assert await differences(database) == []

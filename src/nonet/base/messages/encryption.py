@@ -21,7 +21,7 @@ from nonet.base.errors import ConfigurationError, MalformedMessageError
 from nonet.base.messages.signing import KEY_ID, measured
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    from nonet.base.messages.aes import Aes
 
 KEY_BYTES = 32
 SETTING = "NONET_ENCRYPTION_KEYS"
@@ -109,7 +109,7 @@ class Cipher:
         everything: bool = False,
     ) -> None:
         self.everything: bool = everything
-        self._opened: dict[bytes, AESGCM] = {}
+        self._opened: dict[bytes, Aes] = {}
         for id, key in (keys or {}).items():
             check = hashlib.sha256(b"nonet key check" + key).digest()[:_CHECK_BYTES]
             self._opened[_FORMAT + bytes([len(id)]) + id.encode() + check] = _aead(key)
@@ -154,15 +154,13 @@ class Cipher:
         key = self._opened.get(data[:start])
         if key is None:
             raise MissingKeyError(item.key.partition(" ")[0])
-        from cryptography.exceptions import InvalidTag  # only processes with keys need the package
-
         nonce, end = data[start : start + _NONCE_BYTES], start + _NONCE_BYTES
-        try:
-            return key.decrypt(nonce, data[end:], self._associated(id, field))
-        except InvalidTag:
+        found = key.decrypt(nonce, data[end:], self._associated(id, field))
+        if found is None:
             raise MalformedMessageError(
                 f"its encrypted {field} were changed, or belong to another task or namespace"
-            ) from None
+            )
+        return found
 
     def encrypt_text(self, text: str, id: str, field: str) -> str:
         """Encrypt a text as a text. An encrypted or empty one is returned as it is.
@@ -199,14 +197,14 @@ def is_encrypted_text(text: str) -> bool:
     return _in_armor(text) is not None
 
 
-def _aead(key: bytes) -> AESGCM:
+def _aead(key: bytes) -> Aes:
     try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # as above
+        from nonet.base.messages.aes import Aes  # only processes with keys need cryptography
     except ImportError:
         raise ConfigurationError(
             f"{SETTING} needs the package cryptography: pip install 'nonet[encryption]'"
         ) from None
-    return AESGCM(key)
+    return Aes(key)
 
 
 def _in_armor(text: str) -> Encrypted | None:

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nonet.cli.commands.task_arguments import Args, Kwargs, Task, build_task
+from nonet.cli.commands.task_arguments import Args, Kwargs, Task
+from nonet.cli.commands.task_building import build_task
 from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_result
 from nonet.cli.process import run, set_up_logging
 from nonet.cli.target import CodeTarget, flat
+from nonet.operate.interactive import arguments_of, call as run_here
+from nonet.tasks.secrecy import secret_texts
 from nonet.telemetry.masking import keep_secret
 
 if TYPE_CHECKING:
@@ -75,8 +78,6 @@ async def _called(
     debugger: Literal["none", "before", "exception"],
 ) -> Any:
     """Act as `Nonet.call`, but wait until a new Redis grants locks."""
-    from nonet.operate.interactive import arguments_of, call as run_here
-    from nonet.tasks.secrecy import secret_texts
 
     task_class = nonet.registry.of(task)
     # Mask the defaults of arguments too: a traceback is printed after the call has ended.

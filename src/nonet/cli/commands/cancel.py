@@ -20,6 +20,7 @@ from nonet.cli.target import Target, operation
 from nonet.cli.task_classes import unknown_here
 from nonet.daemon.service import ExitCode
 from nonet.rules.findings.remedies import of_task, of_workflow
+from nonet.stores.queue.places import UNFINISHED, TaskFilter
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -73,7 +74,6 @@ async def cancel(
     task-run cancel --task Transfer --label campaign=2026-07 --yes
     task-run cancel --tenant cms --yes
     """
-    from nonet.stores.queue.places import UNFINISHED, TaskFilter  # it imports redis
 
     labels = labels_of(label)
     selection = TaskFilter(task or "", labels, UNFINISHED, tenant=tenant)

@@ -9,6 +9,7 @@ from nonet.cli.options import Json
 from nonet.cli.output import echo, print_answer
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
+from nonet.stores.sql import database as sql
 
 app = typer.Typer(
     help="Create, migrate and check the tables of the SQL database.", rich_markup_mode=None
@@ -34,7 +35,6 @@ async def upgrade(target: Target, as_json: Json = False) -> None:
     \b
     task-run db upgrade
     """
-    from nonet.stores.sql import database as sql  # slow to import: 170 ms
 
     url = target.settings().sql_url()
     revision = await sql.upgrade(url)
@@ -51,7 +51,6 @@ async def check(target: Target, as_json: Json = False) -> int:
     \b
     task-run db check
     """
-    from nonet.stores.sql import database as sql
 
     url = target.settings().sql_url()
     state = str(await sql.check(url))

@@ -35,6 +35,7 @@ from nonet.operate import dead_letters
 from nonet.operate.dead_letters import AttemptView, LetterDetails, LetterQuery, LetterSelection
 from nonet.rules.findings.peers import counted
 from nonet.rules.letters import LetterFilter
+from nonet.stores.sql.dead_letters import DeadLetters
 
 if TYPE_CHECKING:
     from nonet.stores.sql.dead_letters import DeadLetters
@@ -369,7 +370,6 @@ def _registry(target: CodeTarget) -> Registry:
 @asynccontextmanager
 async def _store(target: Target) -> AsyncIterator[DeadLetters]:
     """Open only the store: reading letters needs neither Redis nor task classes."""
-    from nonet.stores.sql.dead_letters import DeadLetters  # slow to import: 170 ms
 
     settings = target.settings()
     letters = DeadLetters(settings.sql_url(), settings.namespace, settings.cipher())

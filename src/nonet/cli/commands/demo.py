@@ -9,9 +9,12 @@ from typing import Annotated
 
 import typer
 
+from nonet.cli.commands import demo_view
+from nonet.cli.demo.audit import run_demo
 from nonet.cli.options import Debug, Json, StateDir
 from nonet.cli.output import print_json
 from nonet.cli.process import run
+from nonet.config.settings import load_settings
 
 
 def demo(
@@ -37,9 +40,6 @@ def demo(
     task-run demo /usr/share
     """
     # slower to import than `--help` may take
-    from nonet.cli.commands import demo_view
-    from nonet.cli.demo.audit import run_demo
-    from nonet.config.settings import load_settings
 
     async def command() -> None:
         state = load_settings(state_dir=state_dir).state_dir

@@ -12,11 +12,15 @@ from typing import Annotated
 
 import typer
 
+from nonet.app import Nonet
+from nonet.cli.dev.log import MergedLog
+from nonet.cli.dev.plan import make_plan
+from nonet.cli.dev.reloading import LONGEST_END_SECONDS, ReloadingSystem
 from nonet.cli.options import ConfigSource
 from nonet.cli.output import has_colours
 from nonet.cli.process import run
 from nonet.cli.target import Target, flat
-from nonet.daemon.service import ExitCode
+from nonet.daemon.service import ExitCode, stop_on_signals
 
 
 @flat
@@ -80,11 +84,6 @@ def dev(
     task-run dev mytasks.py
     task-run dev -m mypackage.tasks --config nonet.yaml
     """
-    from nonet.app import Nonet  # these are slower to import than `--help` may take
-    from nonet.cli.dev.log import MergedLog
-    from nonet.cli.dev.plan import make_plan
-    from nonet.cli.dev.reloading import LONGEST_END_SECONDS, ReloadingSystem
-    from nonet.daemon.service import stop_on_signals
 
     async def command() -> int:
         options = {**target.options(), "config": config, "grace": grace}

@@ -14,6 +14,7 @@ from nonet.cli.output import print_json, print_line
 from nonet.cli.progress import seconds_passing
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
+from nonet.operate.doctor import patience
 from nonet.rules.findings.peers import counted
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ async def doctor(
     \b
     task-run doctor --json
     """
-    from nonet.operate.doctor import patience
 
     async with target.observer() as nonet:
         seconds = patience(nonet.settings) if wait is None else wait

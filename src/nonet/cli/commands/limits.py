@@ -12,6 +12,7 @@ from nonet.cli.options import Json
 from nonet.cli.output import echo, print_view
 from nonet.cli.process import warn
 from nonet.cli.target import CodeTarget, Target, operation
+from nonet.cli.task_classes import loaded
 from nonet.operate import limits
 from nonet.operate.limits import LimitQuery
 from nonet.operate.lists import ListQuery
@@ -237,10 +238,8 @@ def _limit(limiter: str, number: str, window: float | None) -> Limit:
 
 def _task_classes(target: CodeTarget) -> set[str]:
     """Return names of task classes; empty if they cannot be loaded, which limits allow."""
-    from nonet.config.task_loading import load_registry
-
     try:
-        registry = load_registry(target.settings())
+        registry = loaded(target.settings())
     except NonetError as error:
         warn(str(error))
         return set()

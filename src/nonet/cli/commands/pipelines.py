@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from nonet.base.errors import NotFoundError
 from nonet.cli.options import Json
 from nonet.cli.output import print_answer, print_view
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.operate import pipelines
 from nonet.operate.lists import ListQuery, Page
 from nonet.rules.findings import remedies
-from nonet.rules.pipelines import PipelineStatus, explain_row
 
 _COLUMNS = (
     "pipeline=name due=due_in_words leased stale oldest=oldest_seconds rate wait=wait_seconds "
@@ -71,7 +69,10 @@ async def show(
     task-run pipelines show volumes --row 17 --tasks myservice.pipelines
     """
     if row is not None:
-        await _explain(target, name, row, as_json)
+        from nonet.cli.commands import pipeline_rows  # it imports SQLAlchemy
+
+        why = await pipeline_rows.explain(target, name, row)
+        print_answer(why, f"row {row} of {name}: {why['cause']}", as_json)
         return
     async with target.stores() as stores:
         found = await pipelines.get(stores, name)
@@ -79,24 +80,6 @@ async def show(
     if not as_json:
         start = remedies.command("task-worker", "--pipelines", name)
         print_view(Page(found.processes), False, _PROCESSES, f"no process runs it: {start}")
-
-
-async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> None:
-    from nonet.pipelines.figures import look
-    from nonet.pipelines.loading import load_pipelines
-    from nonet.pipelines.table_keys import key_from_text
-
-    async with target.application() as nonet:
-        known = load_pipelines(nonet.settings)
-        leasing = known.leasing(known.find(name))
-        async with leasing.database.used_once(name):
-            found = await look(leasing, key_from_text(leasing.table, key))
-        if found is None:
-            raise NotFoundError(f"pipeline {name}: table {leasing.table.name} has no row {key}")
-        reported = {item.name: item for item in await nonet.stores.pipelines.read()}
-        why = explain_row(found, key, reported.get(name, PipelineStatus(name)))
-    document = {"pipeline": name, "key": key, "cause": why, "attempts": abs(found.attempts)}
-    print_answer(document, f"row {key} of {name}: {why}", as_json)
 
 
 @app.command()
@@ -109,12 +92,9 @@ async def hint(target: CodeTarget, name: Name, as_json: Json = False) -> None:
     \b
     task-run pipelines hint volumes --tasks myservice.pipelines
     """
-    from nonet.pipelines.loading import load_pipelines
-    from nonet.pipelines.table_keys import table_of
+    from nonet.cli.commands import pipeline_rows  # it imports SQLAlchemy
 
-    async with target.application() as nonet:
-        table = table_of(load_pipelines(nonet.settings).find(name).model).name
-        number = await nonet.client.hints.send({table})
+    number = await pipeline_rows.hint(target, name)
     text = f"hinted {number} {'process' if number == 1 else 'processes'}"
     print_answer({"pipeline": name, "processes": number}, text, as_json)
 
@@ -132,17 +112,8 @@ async def touch(target: CodeTarget, name: Name, key: Key, as_json: Json = False)
     \b
     task-run pipelines touch volumes 17 --tasks myservice.pipelines
     """
-    from nonet.pipelines.loading import load_pipelines
-    from nonet.pipelines.rows import Rows
-    from nonet.pipelines.table_keys import key_from_text
+    from nonet.cli.commands import pipeline_rows  # it imports SQLAlchemy
 
-    async with target.application() as nonet:
-        cls = load_pipelines(nonet.settings).find(name)
-        rows = Rows(cls.model)
-        async with cls.database.used_once(name), cls.database.transaction() as session:
-            found = await rows.touch(session, [key_from_text(rows.table, key)])
-        if not found:
-            raise NotFoundError(f"pipeline {name}: table {rows.table.name} has no row {key}")
-        await nonet.client.hints.send({rows.table.name})
+    await pipeline_rows.touch(target, name, key)
     document = {"pipeline": name, "key": key, "due": True}
     print_answer(document, f"due now: row {key} of {name}", as_json)

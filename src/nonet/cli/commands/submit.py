@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nonet.base.errors import AdmissionRejected, ConfigurationError, ResultError
-from nonet.cli.commands.task_arguments import Args, Kwargs, build_task, labels_of, start_of
+from nonet.cli.commands.task_arguments import Args, Kwargs, labels_of, start_of
 from nonet.cli.completion import classes
 from nonet.cli.options import Json
 from nonet.cli.output import echo, print_json, print_line, print_result
@@ -131,6 +131,8 @@ async def submit(
     """
     if task is None:
         return await _submit_lines(target, one.given, as_json)
+    from nonet.cli.commands.task_building import build_task  # it imports redis
+
     nonet = target.application()
     name, built = build_task(nonet, task, one.args, one.kwargs)
     options = one.options(name)
@@ -147,7 +149,8 @@ async def submit(
 
 async def _submit_lines(target: CodeTarget, given: list[str], as_json: bool) -> ExitCode:
     """Submit what stdin describes; options that are meant for one task are rejected."""
-    from nonet.cli.commands.submit_lines import read_input, submit_lines
+
+    from nonet.cli.commands.submit_lines import read_input, submit_lines  # it imports redis
 
     if given:
         raise ConfigurationError(

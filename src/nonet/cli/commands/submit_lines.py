@@ -12,11 +12,13 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from nonet.base.errors import ConfigurationError, NonetError, suggestion
-from nonet.cli.commands.task_arguments import bind_task, start_of
+from nonet.cli.commands.task_arguments import start_of
+from nonet.cli.commands.task_building import bind_task
 from nonet.cli.output import echo, print_json
 from nonet.cli.process import exit_code, is_at_terminal, print_error
 from nonet.cli.progress import Progress
 from nonet.daemon.service import ExitCode
+from nonet.tasks.task import Options
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -85,8 +87,6 @@ async def submit_lines(nonet: Nonet, lines: IO[bytes], as_json: bool) -> ExitCod
 
 def _validate(nonet: Nonet, lines: IO[bytes]) -> tuple[int, list[dict[str, Any]]]:
     """Return the number of valid lines, and the invalid ones with their errors."""
-    from nonet.tasks.task import Options
-
     valid, wrong = 0, list[dict[str, Any]]()
     for number, text in _numbered(lines):
         try:

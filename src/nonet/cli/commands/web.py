@@ -19,7 +19,10 @@ from nonet.cli.durations import duration
 from nonet.cli.output import echo, print_line
 from nonet.cli.process import is_at_terminal
 from nonet.cli.target import Target, operation
+from nonet.config.web_settings import WebSettings
 from nonet.rules.permissions import Role
+from nonet.web.access.passwords import PasswordHash
+from nonet.web.access.secret import find_secret
 
 app = typer.Typer(help="The dashboard: users, tokens, and links to log in.", rich_markup_mode=None)
 
@@ -45,7 +48,6 @@ def password(name: _Name, role: _Role = Role.VIEWER, namespaces: _Namespaces = N
     \b
     task-run web password alice --role admin
     """
-    from nonet.web.access.passwords import PasswordHash
 
     _check_name(name)
     hashed = str(PasswordHash.of(_read_password()))
@@ -92,9 +94,7 @@ async def link(target: Target) -> None:
     \b
     task-run web link
     """
-    from nonet.config.web_settings import WebSettings
-    from nonet.web.access.links import new_link
-    from nonet.web.access.secret import find_secret
+    from nonet.web.access.links import new_link  # it imports redis
 
     web = WebSettings.load()
     if not web.links:

@@ -63,10 +63,9 @@ def read(arguments: Sequence[str]) -> dict[str, Any] | None:
 
 def work(found: dict[str, Any]) -> None:
     """Run the worker of `read`, and end the process."""
-    from nonet.cli.daemons import working
-    from nonet.cli.process import run
+    from nonet.cli.daemons import working  # slow, and typer may have to read the line
 
     size = found.pop("size")
     settings = {name: found.pop(name, None) or None for name in _SETTINGS}
     order = working.Order(settings=settings, **found)
-    run(order.debug, lambda: working.work(size, [], order), runs_user_code=True)
+    working.run_worker(size, [], order)

@@ -30,12 +30,14 @@ def schedule(
     \b
     task-scheduler --config /etc/nonet/nonet.yaml --tasks mytasks
     """
-    from nonet.cli.daemons.scheduling import (
-        run_scheduler,  # slower to import than `--help` may take
-    )
+    from nonet.cli.daemons import scheduling  # slower to import than `--help` may take
 
     options = {**target.options(), "config": config, "metrics_port": metrics_port}
-    run(target.debug, lambda: run_scheduler(options, debug=target.debug), runs_user_code=True)
+    run(
+        target.debug,
+        lambda: scheduling.run_scheduler(options, debug=target.debug),
+        runs_user_code=True,
+    )
 
 
 def main() -> None:

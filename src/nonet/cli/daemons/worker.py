@@ -152,7 +152,7 @@ def work(
         fleet_line=options.fleet_line,
         debug=target.debug,
     )
-    run(target.debug, lambda: working.work(size, names, order), runs_user_code=True)
+    working.run_worker(size, names, order)
 
 
 def main() -> None:

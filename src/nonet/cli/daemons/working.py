@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from nonet.app import Nonet
 from nonet.base.errors import ConfigurationError
 from nonet.base.streams import Size
-from nonet.cli.process import set_up_logging
+from nonet.cli.process import run, set_up_logging
 from nonet.config.settings import load_settings
 from nonet.daemon.fleet.retirement import Retirement
 from nonet.daemon.fleet.worker_process import Line
 from nonet.daemon.health import answering_probes
 from nonet.daemon.service import ExitCode, Stop, every, reached, spare_collector, stop_on_signals
 from nonet.daemon.together import Together, run_together
+from nonet.stores.namespace.inspection import Inspection
 from nonet.telemetry.logs import describe_process, process_description
 from nonet.telemetry.tracing import exporting_traces
 from nonet.worker.children.forking import HELD_OPEN
@@ -55,6 +56,11 @@ class Order:
 
 PIPELINES = "pipelines"
 """Stands for the size of a process that runs pipelines only."""
+
+
+def run_worker(size: Size | None, pipelines: Sequence[str], order: Order) -> None:
+    """Run one worker, pipelines, or both, and end the process."""
+    run(order.debug, lambda: work(size, pipelines, order), runs_user_code=True)
 
 
 async def work(size: Size | None, pipelines: Sequence[str], order: Order) -> int:
@@ -128,7 +134,6 @@ async def supervise(
 ) -> int:
     """Run a fleet until it is stopped. Only its workers load task classes."""
     from nonet.daemon.fleet.supervisor import END_SECONDS, FleetPlan, Supervisor  # not for workers
-    from nonet.stores.namespace.inspection import Inspection
 
     settings = load_settings(**target.options(), grace=options.grace, metrics_port=metrics_port)
     set_up_logging(target.debug, settings)

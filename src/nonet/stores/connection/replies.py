@@ -12,6 +12,7 @@ from nonet.base.errors import (
     NonetError,
     ServerUnreachableError,
 )
+from nonet.config.settings import is_default_redis
 
 # Errors of a server, or of the way to it. Other errors of redis-py are bugs of Nonet.
 REFUSALS = (
@@ -144,8 +145,6 @@ def _misconfigured(error: Exception, code: str, text: str, script: str) -> str:
 
 def _unset(address: str) -> str:
     """A note that NONET_REDIS_URL is not set, if it is not."""
-    from nonet.config.settings import is_default_redis  # imported here, as it reads files
-
     if not is_default_redis(address):
         return ""
     why = "NONET_REDIS_URL is not set: this is its default; embedded:// starts one for development"

@@ -24,7 +24,9 @@ from nonet.stores.connection.clock import correction
 from nonet.stores.connection.redis import Scripts
 from nonet.stores.connection.unreadable import readable, sound
 from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.listing import Listing
 from nonet.stores.queue.places import BUDGET, LIVE_STATES, PAGE, Places, TaskFilter, entry_of
+from nonet.stores.queue.stream_tasks import stream_tasks
 from nonet.stores.queue.wakes import Wakes
 from nonet.stores.queue.workers import (
     WorkerStatus,
@@ -182,8 +184,6 @@ class Results:
         Raises:
             ValueError: `cursor` is not one of an earlier page.
         """
-        from nonet.stores.queue.listing import Listing  # few programs list tasks
-
         found = await Listing(self._places, selection, limit, budget, cursor).read()
         # Some may have moved since they were found.
         states = selection.states or LIVE_STATES
@@ -192,8 +192,6 @@ class Results:
 
     async def stream_tasks(self, name: str, limit: int) -> StreamTasks:
         """Read the next and the running tasks of a stream ``PRIORITY:SIZE``, and who has them."""
-        from nonet.stores.queue.stream_tasks import stream_tasks  # only the dashboard shows them
-
         return await stream_tasks(self._scripts, name, limit)
 
     async def live(

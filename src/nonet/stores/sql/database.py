@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -27,11 +27,6 @@ from nonet.base.loop import in_own_thread
 from nonet.base.private import create_private
 from nonet.base.synchronous import Gate
 from nonet.stores.sql.answers import ANSWER_SECONDS, answering, one_line
-
-if TYPE_CHECKING:
-    from alembic.config import Config
-
-VERSION_TABLE = "nonet_alembic_version"
 
 CONNECT_SECONDS = 5
 MIGRATION_SECONDS = 120.0  # for an upgrade, including the wait for another upgrade
@@ -172,7 +167,7 @@ class Database:
         """
         async with self._migrating:
             if not self._migrated:
-                await _upgraded(self.url, _upgrade_or_leave)
+                await _upgraded(self.url, "upgrade_or_leave")
                 self._migrated = True
 
     async def close(self) -> None:
@@ -203,19 +198,19 @@ async def upgrade(url: str) -> str:
             directory of a SQLite file cannot be created.
         ServerUnreachableError: the database does not answer.
     """
-    return await _upgraded(url, _upgrade)
+    return await _upgraded(url, "upgrade")
 
 
-async def _upgraded(url: str, how: Callable[[sa.Connection, Config], str]) -> str:
+async def _upgraded(url: str, step: str) -> str:
     _create_directory(url)
-    return await in_own_thread(partial(_with_alembic, url, how, MIGRATION_SECONDS))
+    return await in_own_thread(partial(_with_alembic, url, step, MIGRATION_SECONDS))
 
 
 async def check(url: str) -> Schema:
     """Compare the tables of the database with those of this release; change nothing."""
     if is_missing(url):
         return Schema.ABSENT  # connecting would create the file
-    return await asyncio.to_thread(_with_alembic, url, _schema, ANSWER_SECONDS)
+    return Schema(await asyncio.to_thread(_with_alembic, url, "state", ANSWER_SECONDS))
 
 
 def is_missing(url: str) -> bool:
@@ -227,81 +222,25 @@ def is_missing(url: str) -> bool:
 _alembic_in_use = threading.Lock()  # alembic keeps the running migration in module globals
 
 
-def _with_alembic(
-    url: str, step: Callable[[sa.Connection, Config], _Answer], seconds: float
-) -> _Answer:
-    """Run ``step`` in a transaction. Runs in a thread, as alembic would block the event loop."""
-    from alembic.config import Config
+def _with_alembic(url: str, step: str, seconds: float) -> str:
+    """Call a function of `nonet.stores.sql.migrating` in a transaction, and return its answer.
 
-    config = Config()
-    config.set_main_option("script_location", "nonet.stores.sql:migrations")
-    config.attributes["version_table"] = VERSION_TABLE
-    config.attributes["url"] = masked(url)
+    Runs in a thread, as alembic would block the event loop.
+    """
+    from nonet.stores.sql import migrating  # alembic takes 0.1 s, and is rarely needed
 
-    async def run() -> _Answer:
+    config = migrating.made_config(url)
+
+    async def run() -> str:
         engine = open_engine(url)
         try:
             async with answering(url, seconds), engine.begin() as connection:
-                return await connection.run_sync(step, config)
+                return await connection.run_sync(getattr(migrating, step), config)
         finally:
             await engine.dispose()
 
     with _alembic_in_use:
         return asyncio.run(run())
-
-
-def _upgrade(connection: sa.Connection, config: Config) -> str:
-    from alembic import command
-
-    _hold_schema(connection)
-    if _schema(connection, config) is Schema.AHEAD:
-        raise ConfigurationError(
-            f"database {config.attributes['url']} was migrated by a newer version of Nonet: "
-            "upgrade this installation"
-        )
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-    return str(_revision(connection))
-
-
-def _upgrade_or_leave(connection: sa.Connection, config: Config) -> str:
-    """Upgrade, unless a newer release has migrated the tables."""
-    if _schema(connection, config) is Schema.AHEAD:
-        return str(_revision(connection))
-    return _upgrade(connection, config)
-
-
-def _schema(connection: sa.Connection, config: Config) -> Schema:
-    from alembic.script import ScriptDirectory
-
-    scripts = ScriptDirectory.from_config(config)
-    revision = _revision(connection)
-    if revision is None:
-        return Schema.ABSENT
-    if revision == scripts.get_current_head():
-        return Schema.CURRENT
-    known = {script.revision for script in scripts.walk_revisions()}
-    return Schema.BEHIND if revision in known else Schema.AHEAD
-
-
-def _revision(connection: sa.Connection) -> str | None:
-    from alembic.migration import MigrationContext
-
-    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-    return context.get_current_revision()
-
-
-def _hold_schema(connection: sa.Connection) -> None:
-    """Lock the schema against other migrations until this transaction or connection ends."""
-    match connection.dialect.name:
-        case "sqlite":
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        case "postgresql":
-            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('nonet_schema'))")
-        case _:
-            held = connection.exec_driver_sql("SELECT GET_LOCK('nonet_schema', 60)").scalar()
-            if held != 1:
-                raise TimeoutError("another process has been migrating it for 60 s")
 
 
 # ---- column types -------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nonet.base.messages.encryption import Cipher
 from nonet.stores.queue.broker import Broker
 from nonet.stores.sql.audit import Audit
-from nonet.stores.sql.database import Database
+from nonet.stores.sql.database import Database, Schema, check
 from nonet.stores.sql.dead_letters import DeadLetters
 from nonet.stores.sql.letters import dlq_tasks
 from nonet.stores.sql.mirror import Mirror, mirror
@@ -34,3 +34,15 @@ class SqlStores:
     async def look_for_tables(self) -> None:
         """Check that the database answers and has all tables; raises as `Database.look_for`."""
         await self.database.look_for(dlq_tasks, outbox_tasks, mirror)
+
+    async def state(self) -> str:
+        """Return the state of the tables, see `nonet.rules.findings.servers.Server`.
+
+        Raises:
+            NonetError: the database does not answer.
+        """
+        state = await check(self.database.url)
+        if state in (Schema.CURRENT, Schema.AHEAD):
+            await self.dead_letters.list(limit=1)
+        is_made_on_demand = self.database.url.startswith("sqlite")
+        return "" if state is Schema.ABSENT and is_made_on_demand else str(state)

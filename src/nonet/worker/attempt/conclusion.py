@@ -37,6 +37,7 @@ from nonet.rules.outcomes import (
 )
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.registry import TaskClass
+from nonet.tasks.task import BaseTask
 from nonet.telemetry.masking import hide, without_secrets
 from nonet.worker.attempt.attempt import Attempt
 
@@ -103,11 +104,9 @@ class Concluder(Struct, frozen=True):
         if attempt.task_class is not None and isinstance(outcome, Failed | HandedBack):
             # Only these outcomes need the retry policy.
             effective = effective_now(attempt, attempt.task_class, self.live_config)
-        from nonet.tasks.retry import NoRetry  # imports pydantic, which success does without
-
         settlement = decide(
             outcome,
-            effective.retry_policy if effective else NoRetry(),
+            effective.retry_policy if effective else BaseTask.retry_policy,
             attempt.delivery.attempt,
             datetime.now(UTC),
             dlq_eligible=bool(effective and effective.dlq_eligible),
