@@ -25,8 +25,7 @@ def main() -> None:
         # All workers are started after the fleet has set its handler, and so are new.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     collect_later()
-    from nonet.cli.daemons import plain_worker  # 20 ms; signals are handled from here on
-
+    plain_worker = import_module("nonet.cli.daemons.plain_worker")
     if (found := plain_worker.read(sys.argv[1:])) is not None:
         plain_worker.work(found)
     import_module("nonet.cli.daemons.worker").main()  # typer reads the line

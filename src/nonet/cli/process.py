@@ -201,11 +201,10 @@ def print_error_as_json(kind: str, problem: str, code: int) -> None:
     """
     if "--json" not in sys.argv[1:]:
         return
-    from nonet.cli.output import PRINTED, print_json  # imports typer
-
-    if not PRINTED:
+    output = _output()
+    if not output.PRINTED:
         message = " ".join(without_secrets(problem).split())
-        print_json({"error": {"type": kind, "message": message, "exit_code": int(code)}})
+        output.print_json({"error": {"type": kind, "message": message, "exit_code": int(code)}})
 
 
 def warn(problem: str) -> None:
@@ -213,10 +212,14 @@ def warn(problem: str) -> None:
     _print_line("warning", problem)
 
 
-def _print_line(level: str, text: str) -> None:
-    from nonet.cli.output import print_line  # imports typer
+def _output() -> Any:
+    from nonet.cli import output  # it imports typer, which most workers do without
 
-    print_line(f"{level}: {' '.join(without_secrets(text).split())}", err=True)
+    return output
+
+
+def _print_line(level: str, text: str) -> None:
+    _output().print_line(f"{level}: {' '.join(without_secrets(text).split())}", err=True)
 
 
 def named(thing: str, problem: str) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any, ParamSpec, Self, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, Unpack
 
 from nonet.base.errors import ConflictError, NotBoundError, masked
 from nonet.client.application import Application
 from nonet.client.client import Client
 from nonet.client.namespace import InNamespace, OpenNamespace, ResumeRow
-from nonet.client.sync_application import SyncNonet
 from nonet.config.settings import Settings
 from nonet.stores.queue.broker import Broker
 from nonet.stores.stores import Stores, open_stores, stores_beside
@@ -21,6 +20,9 @@ from nonet.tasks.sync_runs import SyncWorkflowRun
 from nonet.tasks.task import BaseTask, SubmitOptions, submitters, sync_submitters
 from nonet.tasks.workflows import Workflow
 from nonet.telemetry.running_middleware import close_middleware
+
+if TYPE_CHECKING:
+    from nonet.client.sync_application import SyncNonet
 
 P = ParamSpec("P")
 
@@ -147,6 +149,8 @@ class AsyncApplication(Application, InNamespace):
         """
         client = self.client
         if self._sync is None:
+            from nonet.client.sync_application import SyncNonet  # few programs mix both
+
             url = client.stores.broker.url
             self._sync = SyncNonet.beside(self.settings, self.registry, self.middlewares, url)
         return self._sync

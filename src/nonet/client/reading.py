@@ -12,7 +12,6 @@ from nonet.base.synchronous import sleep
 from nonet.client.namespace import InNamespace, OpenNamespace
 from nonet.client.results import child_result, value_of
 from nonet.rules.findings.remedies import of_task
-from nonet.stores.namespace.task_queries import TaskQuery, page_of_lock
 from nonet.stores.queue.places import BUDGET, LIVE_STATES
 from nonet.tasks.handles import (
     ChildResult,
@@ -240,6 +239,8 @@ class Reading(InNamespace):
         for name, value in (("limit", limit), ("budget", budget)):
             if value < 1:
                 raise ValueError(f"list_tasks: {name}={value!r} must be at least 1")
+        from nonet.stores.namespace.task_queries import TaskQuery, page_of_lock  # 25 ms
+
         query = TaskQuery(task=task, labels=labels or {}, worker=worker, error=error, since=since)
         selection = await query.live(
             stores.broker, results := stores.results, (state,) if state else ()

@@ -24,7 +24,6 @@ from nonet.rules.findings.remedies import of_workflow
 from nonet.rules.resuming import above, runs_again
 from nonet.stores.queue.groups import group_id
 from nonet.stores.queue.results import Ended
-from nonet.stores.queue.workflow_steps import read_steps
 from nonet.stores.queue.workflows import NewWorkflow, step_id
 from nonet.tasks.execution import TaskContext, running_context
 from nonet.tasks.handles import ChildResult
@@ -299,6 +298,8 @@ async def step_inputs(home: OpenNamespace, id: str) -> list[ChildResult]:
 
 async def _status_of_steps(home: OpenNamespace, id: str) -> list[StepStatus]:
     """Return the steps of a workflow; see `WorkflowRun.steps`."""
+    from nonet.stores.queue.workflow_steps import read_steps  # 10 ms; workers show no workflows
+
     await home.stores.workflows.status(id)
     graph = await home.stores.workflows.graph(id)
     return [

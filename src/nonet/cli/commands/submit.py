@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.base.errors import AdmissionRejected, ConfigurationError, ResultError
+from nonet.base.errors import AdmissionRejected, ResultError
 from nonet.cli.commands.task_arguments import Args, Kwargs, labels_of, start_of
 from nonet.cli.completion import classes
 from nonet.cli.options import Json
@@ -129,12 +129,12 @@ async def submit(
     task-run submit RemoveFile --args '["/lhcb/a"]' --delay 1h --label priority=background
     echo '{"task": "RemoveFile", "args": ["/lhcb/a"], "id": "a"}' | task-run submit
     """
-    if task is None:
-        return await _submit_lines(target, one.given, as_json)
-    from nonet.cli.commands.task_building import build_task  # it imports redis
+    from nonet.cli.commands import submit_lines, task_building  # they import redis
 
+    if task is None:
+        return await submit_lines.submit(target, one.given, as_json)
     nonet = target.application()
-    name, built = build_task(nonet, task, one.args, one.kwargs)
+    name, built = task_building.build_task(nonet, task, one.args, one.kwargs)
     options = one.options(name)
     async with nonet:
         try:
@@ -145,20 +145,6 @@ async def submit(
                 print_json({name: getattr(error, name) for name in names})
             raise
         return await _report(nonet, handle, one.wait, as_json)
-
-
-async def _submit_lines(target: CodeTarget, given: list[str], as_json: bool) -> ExitCode:
-    """Submit what stdin describes; options that are meant for one task are rejected."""
-
-    from nonet.cli.commands.submit_lines import read_input, submit_lines  # it imports redis
-
-    if given:
-        raise ConfigurationError(
-            f"{', '.join(given)}: name the class of the one task, or put this into the lines"
-        )
-    with read_input() as lines:
-        async with target.application() as nonet:
-            return await submit_lines(nonet, lines, as_json)
 
 
 async def _report(nonet: Nonet, handle: Handle[Any], wait: float | None, as_json: bool) -> int:

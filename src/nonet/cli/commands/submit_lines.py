@@ -17,6 +17,7 @@ from nonet.cli.commands.task_building import bind_task
 from nonet.cli.output import echo, print_json
 from nonet.cli.process import exit_code, is_at_terminal, print_error
 from nonet.cli.progress import Progress
+from nonet.cli.target import CodeTarget
 from nonet.daemon.service import ExitCode
 from nonet.tasks.task import Options
 
@@ -65,7 +66,22 @@ def read_input() -> IO[bytes]:
     return kept
 
 
-async def submit_lines(nonet: Nonet, lines: IO[bytes], as_json: bool) -> ExitCode:
+async def submit(target: CodeTarget, given: list[str], as_json: bool) -> ExitCode:
+    """Submit what stdin describes; options that are meant for one task are rejected.
+
+    Args:
+        given: the options on the command line that are.
+    """
+    if given:
+        raise ConfigurationError(
+            f"{', '.join(given)}: name the class of the one task, or put this into the lines"
+        )
+    with read_input() as lines:
+        async with target.application() as nonet:
+            return await _submit_all(nonet, lines, as_json)
+
+
+async def _submit_all(nonet: Nonet, lines: IO[bytes], as_json: bool) -> ExitCode:
     """Submit the tasks of all lines, or none if a line is invalid, and print their ids in order.
 
     Args:
