@@ -25,8 +25,7 @@ def test_plain_worker_and_typer_read_a_line_in_the_same_way(
     """Sizes, settings and options are equal."""
     given: list[Any] = []
     monkeypatch.setattr(working, "work", lambda *order: given.append(order))
-    monkeypatch.setattr(worker, "run", lambda debug, command, **_: command())
-    monkeypatch.setattr("nonet.cli.process.run", lambda debug, command, **_: command())
+    monkeypatch.setattr(working, "run", lambda debug, command, **_: command())
     for line in LINES:
         given.clear()
         found = plain_worker.read(line.split())

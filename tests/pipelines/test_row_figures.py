@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from row_tables import Fleet, Fleets, Instance, Instances, Jobs, on
 
 from nonet import Nonet
-from nonet.pipelines import RowDatabase, loading
+from nonet.pipelines import RowDatabase
 from nonet.pipelines.figures import look, measure
 from nonet.rules.pipelines import PipelineStatus, Replica, explain_row
 
@@ -66,7 +66,7 @@ async def test_due_rows_of_a_pipeline_that_no_process_runs_are_a_finding(
     """The leader counts them, also if the pipeline never ran, unless a process counts them."""
     await add(Instance(), Instance())
     reports = nonet.stores.pipelines
-    monkeypatch.setattr(loading, "load_pipelines", lambda settings: on(database, Instances))
+    monkeypatch.setattr(app_pipelines, "load_pipelines", lambda settings: on(database, Instances))
     async with nonet.injector() as injector:
         tick = nonet.scheduler(injector)._parts.chores["pipelines"]
     await tick("1")

@@ -15,6 +15,7 @@ from nonet.operate.lists import ListQuery, Page, Remember, Text, always, cut
 from nonet.operate.queues import active_of
 from nonet.rules.figures import ClassFigures, Figures, SlotFigures
 from nonet.rules.pauses import Pause, of_task, task as pause_of
+from nonet.tasks.task import PeriodicBaseTask
 
 if TYPE_CHECKING:
     from nonet.stores.stores import Stores
@@ -113,7 +114,6 @@ class ClassActivity:
 
 async def find(registry: Registry, query: ClassQuery) -> Page[ClassView]:
     """Return the classes that this process has loaded, by name."""
-    from nonet.tasks.task import PeriodicBaseTask
 
     found = [
         ClassView(

@@ -24,6 +24,7 @@ from nonet.base.errors import (
 from nonet.base.messages.formats import format_problem
 from nonet.base.messages.message import Envelope
 from nonet.base.messages.repetition import REPEATS_END, Known, Repeat, repeat_of_end
+from nonet.operate import resubmission
 from nonet.operate.audited import audited
 from nonet.operate.lists import Searched, opened, searched
 from nonet.operate.tasks import AnyTaskQuery
@@ -203,7 +204,6 @@ async def resubmit_all(
             that was is refused when it is tried again.
         AdmissionRejected: a ceiling is reached.
     """
-    from nonet.operate import resubmission
 
     history, letters = client.stores.history, client.stores.dead_letters
     await client.live_config.refresh()

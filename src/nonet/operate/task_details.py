@@ -10,7 +10,6 @@ from nonet.base.errors import MalformedMessageError, NonetError, NotFoundError
 from nonet.base.messages.documents import are_encrypted
 from nonet.base.messages.formats import FORMAT, format_problem
 from nonet.base.messages.message import Envelope, ResultDocument, decode
-from nonet.base.messages.repetition import repeat_of_live
 from nonet.client.client import Client
 from nonet.operate.resubmission import why_closed
 from nonet.rules.findings.timeline import Timeline, timeline

@@ -14,7 +14,7 @@ from fastapi import Depends, HTTPException, Request
 from nonet.app import Nonet
 from nonet.base.actor import acting_as
 from nonet.client.client import Client
-from nonet.client.reading import explain_by_facts
+from nonet.client.explaining import explain_by_facts
 from nonet.config.web_settings import WebSettings
 from nonet.operate.audited import Audited, P, R
 from nonet.rules.findings.explanation import Explanation, Facts, explain

@@ -8,6 +8,7 @@ from nonet.cli.process import warn
 from nonet.cli.target import CodeTarget, operation
 from nonet.operate import classes
 from nonet.operate.classes import ClassQuery
+from nonet.scheduler.startup import checked_hooks
 
 _COLUMNS = "name priority size retry_policy=policy dlq_eligible periodic place package"
 
@@ -22,7 +23,6 @@ async def list_classes(target: CodeTarget, query: ClassQuery, as_json: Json = Fa
     \b
     task-run classes --tasks mytasks
     """
-    from nonet.scheduler.startup import checked_hooks
 
     nonet = target.application()
     checked_hooks(nonet.settings, nonet.injector())

@@ -15,8 +15,17 @@ from nonet.cli.options import Json
 from nonet.cli.output import echo, print_json, print_table, print_text, print_view
 from nonet.cli.process import print_error, warn
 from nonet.cli.target import CodeTarget, Target, operation
+from nonet.config.entries import all_vos
+from nonet.config.schema import json_schema
+from nonet.config.sources import open_source
+from nonet.config.task_loading import load_registry
 from nonet.daemon.service import ExitCode
+from nonet.operate import configuration
 from nonet.operate.lists import Page
+from nonet.scheduler.configuration import configuration_loop
+from nonet.scheduler.startup import checked_hooks
+from nonet.tasks.injection import Injector
+from nonet.tasks.registry import vos_from_entry_points
 
 if TYPE_CHECKING:
     from nonet.config.models import Config
@@ -108,7 +117,6 @@ async def show(
     \b
     task-run config show --task RemoveFile --vo lhcb nonet.yaml
     """
-    from nonet.operate import configuration  # it imports the models of the configuration
 
     installation = _Installation(target)
     registry, vos = installation.registry, installation.vos
@@ -145,7 +153,6 @@ def schema() -> None:
     \b
     task-run config schema > schema.json
     """
-    from nonet.config.schema import json_schema
 
     for line in json.dumps(json_schema(), indent=2).splitlines():
         echo(line)
@@ -162,7 +169,6 @@ async def status(target: Target, as_json: Json = False) -> int:
     \b
     task-run config status
     """
-    from nonet.operate import configuration  # it imports the models of the configuration
 
     async with target.stores() as stores:
         found = await configuration.status(stores)
@@ -190,10 +196,6 @@ class _Installation:
     """The task classes and VOs of this process, with a configuration applied to them."""
 
     def __init__(self, target: CodeTarget) -> None:
-        from nonet.config.task_loading import load_registry
-        from nonet.scheduler.startup import checked_hooks
-        from nonet.tasks.injection import Injector
-        from nonet.tasks.registry import vos_from_entry_points
 
         self.settings: Settings = target.settings()
         self.registry: Registry = load_registry(self.settings)
@@ -206,7 +208,6 @@ class _Installation:
         Raises:
             ConfigurationError: the source cannot be read, or is invalid: one line per problem.
         """
-        from nonet.config.sources import open_source
 
         text = text or self.settings.config
         if not text:
@@ -215,13 +216,11 @@ class _Installation:
         return self._fits(await source.read()), source.revision
 
     def _fits(self, config: Config) -> Checked:
-        from nonet.scheduler.configuration.configuration_loop import check
 
-        return check(config, self.registry, self.vos)
+        return configuration_loop.check(config, self.registry, self.vos)
 
     def summary(self, checked: Checked, revision: str) -> dict[str, Any]:
         """Count what a valid configuration contains."""
-        from nonet.config.entries import all_vos
 
         return {
             "source": checked.config.source,

@@ -16,6 +16,8 @@ from nonet.cli.target import CodeTarget, Target, operation
 from nonet.cli.task_classes import names_of, registry_here
 from nonet.operate import schedules
 from nonet.operate.schedules import EntryQuery, Turned
+from nonet.rules.findings.remedies import of_task
+from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -207,14 +209,11 @@ async def _find(nonet: Nonet, wanted: Wanted) -> list[EntryStatus]:
 
 def _none_of(task: str, known: Sequence[EntryStatus], registry: Registry, reason: str) -> str:
     """Explain why a class has no entry, as far as this process can tell."""
-    from nonet.config.entries import NO_SCHEDULE, default_schedule
-    from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
+    from nonet.config.entries import NO_SCHEDULE, default_schedule  # 0.05 s, for a mistake
 
     registered = {name: item.cls for item in registry for name in names_of(item.name)}
     cls = registered.get(task)
     if cls is not None and not issubclass(cls, PeriodicBaseTask):
-        from nonet.rules.findings.remedies import of_task
-
         return f"{task} is not periodic: '{of_task('submit', task)}' submits one"
     if cls is not None:
         no_vo = " and a VO for it" * issubclass(cls, PeriodicVoAwareBaseTask)

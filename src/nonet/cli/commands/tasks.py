@@ -31,6 +31,7 @@ from nonet.operate import tasks
 from nonet.operate.tasks import LiveQuery
 from nonet.rules.findings import remedies
 from nonet.rules.page_paths import page_of
+from nonet.tasks.task import PeriodicBaseTask
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -171,7 +172,6 @@ async def explain(target: Target, id: TaskId, as_json: Json = False) -> None:
 
 async def _class_of(nonet: Nonet, id: str) -> str:
     """Return the command to use if the id is the name of a class; else an empty text."""
-    from nonet.tasks.task import PeriodicBaseTask
 
     periodic = {item.task for item in await nonet.stores.periodic.statuses()}
     registered = registry_here(nonet)
