@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from row_tables import Fleet, Fleets, Instance, Instances, Jobs, on
 
 from nonet import Nonet
-from nonet.pipelines import RowDatabase
+from nonet.pipelines import RowDatabase, app_pipelines
 from nonet.pipelines.figures import look, measure
 from nonet.rules.pipelines import PipelineStatus, Replica, explain_row
 
