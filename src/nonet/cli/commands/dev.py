@@ -7,14 +7,15 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from nonet.app import Nonet
 from nonet.cli.dev.log import MergedLog
-from nonet.cli.dev.plan import make_plan
+from nonet.cli.dev.plan import Plan, make_plan
 from nonet.cli.dev.reloading import LONGEST_END_SECONDS, ReloadingSystem
 from nonet.cli.options import ConfigSource
 from nonet.cli.output import has_colours
@@ -85,24 +86,22 @@ def dev(
     task-run dev -m mypackage.tasks --config nonet.yaml
     """
 
-    async def command() -> int:
-        options = {**target.options(), "config": config, "grace": grace}
-        plan = make_plan(
-            *(files or [], modules or [], options),
-            web_port=port,
-            has_web=not no_web,
-            reloads=not no_reload,
-            debug=target.debug,
-        )
-        log = MergedLog(_writer(lambda: stop.request()), coloured=has_colours())
-        signals = stop_on_signals(
-            plan.settings.grace + LONGEST_END_SECONDS, on_hangup=lambda: stop.request()
-        )
-        async with signals as stop, Nonet(plan.settings, load_tasks=False):
-            await ReloadingSystem(plan, log).run(stop)
-        return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
+    options = {**target.options(), "config": config, "grace": grace}
+    about: dict[str, Any] = {"web_port": port, "has_web": not no_web, "reloads": not no_reload}
+    plan = partial(make_plan, files or [], modules or [], options, debug=target.debug, **about)
+    run(target.debug, lambda: _develop(plan))
 
-    run(target.debug, command)
+
+async def _develop(make: Callable[[], Plan]) -> int:
+    """Run what a plan has until it is stopped; return the exit code."""
+    plan = make()
+    log = MergedLog(_writer(lambda: stop.request()), coloured=has_colours())
+    signals = stop_on_signals(
+        plan.settings.grace + LONGEST_END_SECONDS, on_hangup=lambda: stop.request()
+    )
+    async with signals as stop, Nonet(plan.settings, load_tasks=False):
+        await ReloadingSystem(plan, log).run(stop)
+    return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
 
 
 def _writer(on_closed: Callable[[], None]) -> Callable[[str], None]:

@@ -21,6 +21,13 @@ _LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), *_MYSQL)
 
 
 def upgrade() -> None:
+    _create_dead_letters()
+    _create_outbox()
+    _create_mirror()
+    _create_audit()
+
+
+def _create_dead_letters() -> None:
     _create_table(
         "dlq_tasks",
         sa.Column("id", _ID, primary_key=True, autoincrement=True),
@@ -56,6 +63,9 @@ def upgrade() -> None:
     _create_index("ix_dlq_tasks_status", "dlq_tasks", "status")
     clusters = ("namespace", "fingerprint", "status", "created_at", "id")
     _create_index("ix_dlq_tasks_clusters", "dlq_tasks", *clusters)
+
+
+def _create_outbox() -> None:
     _create_table(
         "outbox_tasks",
         sa.Column("namespace", sa.String(64), nullable=False),
@@ -72,6 +82,9 @@ def upgrade() -> None:
     )
     open_ones = ("namespace", "epoch", "created_at", "task_id")
     _create_index("ix_outbox_tasks_epoch", "outbox_tasks", *open_ones)
+
+
+def _create_mirror() -> None:
     _create_table(
         "mirror",
         sa.Column("namespace", sa.String(64), nullable=False),
@@ -82,6 +95,9 @@ def upgrade() -> None:
         sa.Column("updated", _TIME, nullable=False),
         sa.PrimaryKeyConstraint("namespace", "kind", "name_hash"),
     )
+
+
+def _create_audit() -> None:
     _create_table(
         "audit_log",
         sa.Column("namespace", sa.String(64), nullable=False),
