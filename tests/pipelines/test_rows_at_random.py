@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.server, pytest.mark.long]
 _MODELS = {"fleets": Fleet, "instances": Instance, "jobs": Job}
 _TESTS = Path(__file__).parents[1]
 _SECONDS, _ROUNDS = 1.5, 3
-# By rows whose leases began before it had announced its own need, and one in its own turn.
+# An instance is taken by its own row, its job and its fleet. While one of them waits, each of the
+# other two takes it once at most, and one of them perhaps before it could see the wait.
 _OVERTAKEN = 3
 
 Row = tuple[str, int]
