@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import preloaded
 import pytest
 from daemons import Daemon
 from servers import RedisServer
@@ -32,7 +31,7 @@ class Project:
 
     def __init__(self, folder: Path, redis_url: str = "") -> None:
         self.folder = folder
-        self.environment = {"THE_REDIS": redis_url}
+        self.environment = {"PROBE_REDIS": redis_url}
         self._daemons: list[Daemon] = []
 
     def manage(self, *arguments: str, fails: bool = False, **environment: str) -> str:
@@ -50,16 +49,8 @@ class Project:
         return json.loads(done.stdout)
 
     def _run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        clean = {name: text for name, text in os.environ.items() if not name.startswith("NONET")}
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.folder,
-            env={**clean, **self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=WAIT_SECONDS,
-            check=False,
-        )
+        variables = {**self.environment, **environment}
+        return preloaded.run("python", *arguments, variables=variables, cwd=self.folder)
 
     def edit(self, file: str, old: str, new: str = "") -> None:
         """Replace some text of a file."""
@@ -82,7 +73,7 @@ class Project:
 
     async def results(self, ids: list[str]) -> list[Any]:
         """The results of tasks."""
-        settings = plain_settings(redis_url=self.environment["THE_REDIS"], namespace="shop")
+        settings = plain_settings(redis_url=self.environment["PROBE_REDIS"], namespace="shop")
         async with Nonet(settings, load_tasks=False) as app:
             return [await app.result(id, timeout=WAIT_SECONDS) for id in ids]
 
@@ -131,7 +122,7 @@ def test_a_rolled_back_transaction_submits_nothing(project: Project) -> None:
     )
     assert "number: Input should be a valid integer" in said[1]["error"]
     assert said[1]["left"] == 0
-    assert "is unknown" in project.manage("task_run", "status", said[0]["id"], fails=True)
+    assert "nothing is known" in project.manage("task_run", "status", said[0]["id"], fails=True)
 
 
 async def test_coroutines_use_models_and_connections_are_closed(project: Project) -> None:
@@ -176,7 +167,7 @@ def test_a_server_may_fork_after_it_has_submitted(project: Project) -> None:
 
 def test_tasks_are_found_and_the_environment_takes_precedence(project: Project) -> None:
     """A module `tasks` of an application needs no setting, and names its tasks."""
-    listed = json.loads(project.manage("task_run", "classes", "--json"))
+    listed = json.loads(project.manage("task_run", "classes", "--json"))["items"]
     names = {item["name"] for item in listed}
     assert names == {f"invoices:{name}" for name in ("Counts", "IsOpen", "Send", "SendIsolated")}
     text = project.manage("task_run", "overview", NONET_REDIS_URL="redis://127.0.0.1:1", fails=True)
@@ -236,8 +227,8 @@ def test_the_check_of_a_deployment_warns_without_a_server(project: Project) -> N
     found = project.manage(*deploy, NONET_THREADS="20")
     assert "(nonet.I001) Database 'default': each small worker opens up to 21 connections" in found
     assert found.count("nonet.") == 1
-    assert "nonet.W002" in project.manage(*deploy, THE_REDIS="embedded://")
-    project.edit("shop/settings.py", '    "REDIS_URL": os.environ["THE_REDIS"],\n')
+    assert "nonet.W002" in project.manage(*deploy, PROBE_REDIS="embedded://")
+    project.edit("shop/settings.py", '    "REDIS_URL": os.environ["PROBE_REDIS"],\n')
     assert "nonet.W002" in project.manage(*deploy)
 
 

@@ -11,7 +11,7 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE / 
 ROOT_URLCONF = "invoices.urls"
 USE_TZ = True
 NONET = {
-    "REDIS_URL": os.environ["THE_REDIS"],
+    "REDIS_URL": os.environ["PROBE_REDIS"],
     "NAMESPACE": "shop",
     "STATE_DIR": BASE / "state",
     "ACCEPT_UNSIGNED": False,
