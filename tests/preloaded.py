@@ -44,6 +44,7 @@ _SCRIPTS = ("task-run", "task-scheduler", "task-worker")
 # imports, and by OpenTelemetry when it is set up; others may be read by a library's import.
 _HARMLESS = (
     *("NONET_", "PROBE_", "EXAMPLE_", "UPGRADE_", "KUBERNETES_", "PRELOADED_"),
+    *("AROUND_", "ISOLATED_", "REPORT", "ROWS_"),
     "COLUMNS",
     *("OTEL_EXPORTER_", "OTEL_BSP_", "OTEL_TRACES_", "OTEL_SERVICE_"),
 )
