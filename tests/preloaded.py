@@ -180,6 +180,7 @@ def run(
             code = process.wait(seconds)
         finally:
             process.kill()
+            process.wait()
         texts = [file.seek(0) or file.read().decode() for file in (out, err)]
     return subprocess.CompletedProcess(command, code, *texts)
 
