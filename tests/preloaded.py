@@ -45,6 +45,7 @@ _SCRIPTS = ("task-run", "task-scheduler", "task-worker")
 _HARMLESS = (
     *("NONET_", "PROBE_", "EXAMPLE_", "UPGRADE_", "KUBERNETES_", "PRELOADED_"),
     *("AROUND_", "ISOLATED_", "REPORT", "ROWS_"),
+    *("_TASK_RUN_COMPLETE", "_TYPER_COMPLETE"),
     "COLUMNS",
     *("OTEL_EXPORTER_", "OTEL_BSP_", "OTEL_TRACES_", "OTEL_SERVICE_"),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cli.terminal import TaskRun
 from cli.test_schedules import scheduler
+from preloaded import put_shims
 from waits import WAIT_SECONDS
 
 _SCRIPTS = Path(sys.executable).parent
@@ -17,7 +18,9 @@ _SCRIPTS = Path(sys.executable).parent
 
 async def completed(task_run: TaskRun, *words: str, **environment: str) -> list[str]:
     """What bash puts into COMPREPLY for the last of these words, split as bash does."""
-    environment["PATH"] = f"{_SCRIPTS}:/usr/bin:/bin"
+    shims = task_run.home / "shims"
+    shims.mkdir(exist_ok=True)
+    environment |= {"PATH": f"{shims}:{_SCRIPTS}:/usr/bin:/bin", **put_shims(shims)}
     script = """
         eval "$(task-run --show-completion)"
         COMP_WORDS=(task-run "$@") COMP_CWORD=$#
