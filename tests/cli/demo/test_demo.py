@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from preloaded import shim
 from waits import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.server
@@ -168,9 +169,12 @@ def _start(
     before: Callable[[], None] | None = None,
 ) -> subprocess.Popen[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
+    command, forks = shim("task-run")
+    if before is not None:  # what is done before a real start
+        command = [str(Path(sys.executable).with_name("task-run"))]
     return subprocess.Popen(
-        [str(Path(sys.executable).parent / "task-run"), "demo", *options, str(tree)],
-        env={**kept, **(environment or {}), "NONET_STATE_DIR": str(state)},
+        [*command, "demo", *options, str(tree)],
+        env={**kept, **forks, **(environment or {}), "NONET_STATE_DIR": str(state)},
         cwd=state.parent,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
