@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from nonet.pipelines.host import PipelineHost as PipelineHost
     from nonet.rules.findings.situation import Overview as Overview
     from nonet.rules.letters import DeadLetter as DeadLetter
+    from nonet.rules.periodic import EntryStatus as EntryStatus
     from nonet.rules.permissions import Action as Action, Principal as Principal, Role as Role
     from nonet.scheduler.scheduler import Scheduler as Scheduler
     from nonet.stores.namespace.leadership import Leader as Leader
-    from nonet.stores.namespace.periodic import EntryStatus as EntryStatus
     from nonet.stores.queue.broker import Broker as Broker
     from nonet.stores.sql.dead_letters import DeadLetters as DeadLetters
     from nonet.stores.stores import Stores as Stores
@@ -70,7 +70,7 @@ _HOMES = {
     "rules.findings.situation": "Overview",
     "scheduler.scheduler": "Scheduler",
     "stores.namespace.leadership": "Leader",
-    "stores.namespace.periodic": "EntryStatus",
+    "rules.periodic": "EntryStatus",
     "stores.queue.broker": "Broker",
     "stores.sql.dead_letters": "DeadLetter DeadLetters",
     "stores.stores": "Stores",

@@ -241,16 +241,7 @@ async def test_classes(task_run: TaskRun) -> None:
     """`classes` shows what is registered, without a server, and warns of mistyped attributes."""
     ended = await task_run("classes", "--json", NONET_REDIS_URL="redis://127.0.0.1:1")
     rows = {row["name"]: row for row in ended.json["items"]}
-    assert rows["errands:Add"] == {
-        "name": "errands:Add",
-        "priority": "normal",
-        "size": "small",
-        "retry_policy": repr(Add.retry_policy),
-        "dlq_eligible": False,
-        "periodic": False,
-        "place": "cli.errands.Add",
-        "package": "cli.errands",
-    }
+    assert rows["errands:Add"]["retry_policy"] == repr(Add.retry_policy)
     assert rows["errands:Nightly"]["periodic"] is True
     assert rows["errands:Fail"]["dlq_eligible"] is True
     ended = await task_run("classes", "--json", "--tasks", "cli.slips")

@@ -11,8 +11,8 @@ import pytest
 
 from nonet.operate.schedules import LeaderView, leader_in_words, leader_view, view
 from nonet.rules.pauses import Pause
+from nonet.rules.periodic import EntryStatus
 from nonet.stores.namespace.leadership import Leader
-from nonet.stores.namespace.periodic import EntryStatus
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 PAUSE = Pause("task:Sweep", NOON, "ann@host 7", "tape is down")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from nonet.stores.namespace.periodic import EntryStatus
+    from nonet.rules.periodic import EntryStatus
 
 # Set by the shell's function, which typer writes.
 _VARIABLE = "_TASK_RUN_COMPLETE"

@@ -8,7 +8,7 @@ from typing import Any
 
 from nonet.cli.target import CodeTarget, Target
 from nonet.cli.task_classes import loaded, names_of
-from nonet.stores.namespace.periodic import EntryStatus
+from nonet.rules.periodic import EntryStatus
 from nonet.stores.stores import Stores
 
 # How long a user who has pressed TAB waits for Redis.

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from nonet.operate.doctor import Diagnosis
     from nonet.rules.findings.situation import Overview
+    from nonet.rules.periodic import EntryStatus
     from nonet.stores.namespace.leadership import Leader
-    from nonet.stores.namespace.periodic import EntryStatus
     from nonet.stores.sql.dead_letters import DeadLetters
 
 

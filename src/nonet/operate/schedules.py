@@ -22,9 +22,9 @@ from nonet.operate.calendar import FULL, Cell, day, following, only
 from nonet.operate.lists import ListQuery, Page, Text, cut, view_of
 from nonet.rules.findings.remedies import of_pause
 from nonet.rules.pauses import Pause, in_full
+from nonet.rules.periodic import EntryStatus
 from nonet.rules.permissions import Action
 from nonet.rules.viewing import for_viewer
-from nonet.stores.namespace.periodic import EntryStatus
 from nonet.tasks.handles import Handle
 from nonet.tasks.schedules import MICROSECOND, TaskScheduleBase, next_after
 from nonet.tasks.schedules.description import described, in_words, zone_of

@@ -13,7 +13,7 @@ from nonet.tasks.schedules import Overlap
 from nonet.testing.running import Running
 
 if TYPE_CHECKING:
-    from nonet.stores.namespace.periodic import EntryStatus
+    from nonet.rules.periodic import EntryStatus
 
 # How long only queued tasks must be left before their causes are checked.
 _STUCK_SECONDS = 0.3

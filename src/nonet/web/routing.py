@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import getdoc
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Path, Query
+from fastapi import APIRouter, Form, Path
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, StringConstraints, model_validator
@@ -20,7 +20,6 @@ from nonet.rules.viewing import seen
 
 PREFIX = "/api/v1"
 
-
 Id = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")]
 """An id of a task in a body."""
 ClassName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=PRINTABLE)]
@@ -30,10 +29,8 @@ Seconds = Annotated[float, Field(ge=0, le=3653 * 86400, allow_inf_nan=False)]
 
 TaskId = Annotated[str, Path(pattern=r"^[!-~]{1,128}$", description="Id of the task.")]
 
-# Fields of forms and addresses.
-Word = Annotated[str, Query(max_length=500)]
-ReasonField = Annotated[str, Form(max_length=300)]
-NoteField = Annotated[str, Form(max_length=1000)]
+FormText = Annotated[Text, Form()]
+"""A short text in a form, such as a reason."""
 
 # Report more unknown fields than this as one error.
 _FEW = 10

@@ -21,7 +21,7 @@ from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.stores.namespace.periodic import EntryStatus
+    from nonet.rules.periodic import EntryStatus
     from nonet.tasks.registry import Registry
 
 app = typer.Typer(rich_markup_mode=None)

@@ -15,7 +15,7 @@ from nonet.operate.lists import Searched
 from nonet.rules.permissions import Principal
 from nonet.tasks.handles import TaskStatus
 from nonet.web.rendering import back, path_of, render
-from nonet.web.routing import Body, Id, Reason, ReasonField, resource
+from nonet.web.routing import Body, FormText, Id, Reason, resource
 from nonet.web.site import SiteOf, Viewer, may
 
 api, pages = resource("delayed"), APIRouter(include_in_schema=False)
@@ -78,7 +78,7 @@ async def now(request: Request, site: SiteOf, who: Hastener, ids: Ids) -> Respon
 
 @pages.post("/delayed/cancel", name="delayed_cancel")
 async def cancel(
-    request: Request, site: SiteOf, who: Canceller, ids: Ids, reason: ReasonField = ""
+    request: Request, site: SiteOf, who: Canceller, ids: Ids, reason: FormText = ""
 ) -> Response:
     """Cancel delayed tasks."""
     found = await site.perform(who, delayed.cancel, site.client, ids, reason)

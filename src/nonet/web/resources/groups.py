@@ -15,7 +15,7 @@ from nonet.rules.permissions import Principal
 from nonet.stores.queue.groups import GroupStatus, problem_of
 from nonet.tasks.handles import TaskStatus
 from nonet.web.rendering import back, path_of, render
-from nonet.web.routing import NO_REASON, Reason, ReasonField, resource
+from nonet.web.routing import NO_REASON, FormText, Reason, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("groups"), APIRouter(include_in_schema=False)
@@ -80,7 +80,7 @@ async def show_group(
 
 @pages.post("/groups/{id}/cancel", name="cancel_group")
 async def cancel(
-    request: Request, site: SiteOf, id: str, who: Canceller, reason: ReasonField = ""
+    request: Request, site: SiteOf, id: str, who: Canceller, reason: FormText = ""
 ) -> Response:
     """Cancel the children of a group that have not ended."""
     found = await site.perform(who, groups.cancel, site.client, id, reason)

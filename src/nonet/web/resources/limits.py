@@ -21,7 +21,7 @@ from nonet.rules.permissions import Principal
 from nonet.stores.namespace.ceilings import Load
 from nonet.tasks.locks import LockedObjectType
 from nonet.web.rendering import back, path_of, render
-from nonet.web.routing import Body, resource
+from nonet.web.routing import Body, FormText, Text, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("limits"), APIRouter(include_in_schema=False)
@@ -107,20 +107,17 @@ async def show_limits(request: Request, site: SiteOf, who: Viewer, query: Listed
     return render(request, "limits.html", found=found, query=query, ceilings=ceilings.items)
 
 
-Word = Annotated[str, Field(max_length=500)]
-
-
 class Draft(BaseModel):
     """What the form knows of a limit: its name, or the parts of its address; and its value."""
 
-    name: Word = ""
-    type: Word = ""
-    key: Word = ""
-    action: Word = ""
-    vo: Word = ""
-    limiter: Word = CONCURRENCY
-    number: Word = ""
-    window: Word = ""
+    name: Text = ""
+    type: Text = ""
+    key: Text = ""
+    action: Text = ""
+    vo: Text = ""
+    limiter: Text = CONCURRENCY
+    number: Text = ""
+    window: Text = ""
 
     @property
     def place(self) -> Place:
@@ -188,9 +185,7 @@ async def change(
 
 
 @pages.post("/limits/unset", name="limit_unset")
-async def unset(
-    request: Request, site: SiteOf, who: Unsetter, name: Annotated[str, Form(max_length=500)]
-) -> Response:
+async def unset(request: Request, site: SiteOf, who: Unsetter, name: FormText) -> Response:
     """Remove a limit that was set by hand."""
     address, path = place_of(name, None).address, path_of(request, "limits")
     try:

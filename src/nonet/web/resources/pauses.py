@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Form, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
 from nonet.base.errors import NotFoundError
@@ -15,7 +15,7 @@ from nonet.operate.pauses import Resumed, Which
 from nonet.rules.pauses import Pause
 from nonet.rules.permissions import Principal
 from nonet.web.rendering import back, path_of
-from nonet.web.routing import Body, Reason, resource
+from nonet.web.routing import Body, FormText, Reason, resource
 from nonet.web.site import SiteOf, Viewer, may
 
 api, pages = resource("pauses"), APIRouter(include_in_schema=False)
@@ -71,12 +71,7 @@ def add_pausing(
     @router.post(
         f"{path}/pause", name=f"pause_{kind}", dependencies=[Depends(check)] if check else None
     )
-    async def pause(
-        request: Request,
-        site: SiteOf,
-        who: Pauser,
-        reason: Annotated[str, Form(max_length=500)] = "",
-    ) -> Response:
+    async def pause(request: Request, site: SiteOf, who: Pauser, reason: FormText = "") -> Response:
         paused = which(**request.path_params)
         await site.perform(who, pauses.pause, site.stores, paused, reason)
         of_it = "row of it is fetched" if kind == "pipeline" else "task of it starts"

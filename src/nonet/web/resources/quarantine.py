@@ -12,7 +12,7 @@ from nonet.operate.lists import ListQuery
 from nonet.operate.quarantine import Content, Entries, EntryInFull, Retried, dump
 from nonet.rules.permissions import Principal
 from nonet.web.rendering import back, path_of, render
-from nonet.web.routing import Note, NoteField, resource
+from nonet.web.routing import FormText, Note, resource
 from nonet.web.site import SiteOf, Viewer, may
 
 api, pages = resource("quarantine"), APIRouter(include_in_schema=False)
@@ -92,7 +92,7 @@ async def retry(request: Request, site: SiteOf, who: Retrier, entry: str) -> Res
 
 @pages.post("/quarantine/{entry}/discard", name="discard_quarantined")
 async def discard(
-    request: Request, site: SiteOf, who: Discarder, entry: str, note: NoteField = ""
+    request: Request, site: SiteOf, who: Discarder, entry: str, note: FormText = ""
 ) -> Response:
     """Delete an entry."""
     await site.perform(who, quarantine.discard, site.stores, [entry], note.strip())

@@ -13,7 +13,7 @@ from nonet.operate import schedules
 from nonet.operate.schedules import Entries, EntryInFull, EntryQuery, LeaderView, Turned
 from nonet.rules.permissions import Principal
 from nonet.web.rendering import back, path_of, render
-from nonet.web.routing import Body, ClassName, Made, Reason, ReasonField, resource
+from nonet.web.routing import Body, ClassName, FormText, Made, Reason, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("schedules"), APIRouter(include_in_schema=False)
@@ -128,7 +128,7 @@ async def run_now(
 
 @pages.post("/schedules/pause", name="schedule_pause")
 async def pause(
-    request: Request, site: SiteOf, who: Pauser, chosen: Chosen, reason: ReasonField = ""
+    request: Request, site: SiteOf, who: Pauser, chosen: Chosen, reason: FormText = ""
 ) -> Response:
     """Pause entries."""
     done = await site.perform(who, schedules.pause, site.stores, chosen, reason)

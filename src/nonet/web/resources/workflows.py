@@ -25,7 +25,7 @@ from nonet.rules.permissions import Principal
 from nonet.tasks.runs import State, WorkflowStatus
 from nonet.web.graph import HEIGHT, WIDTH, is_too_large, layer_counts, picture
 from nonet.web.rendering import back, path_of, render
-from nonet.web.routing import NO_REASON, Reason, ReasonField, resource
+from nonet.web.routing import NO_REASON, FormText, Reason, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("workflows"), APIRouter(include_in_schema=False)
@@ -120,7 +120,7 @@ def _graph(found: Drawing) -> dict[str, Any]:
 
 @pages.post("/workflows/{id:path}/cancel", name="cancel_workflow")
 async def cancel(
-    request: Request, site: SiteOf, id: str, who: Canceller, reason: ReasonField = ""
+    request: Request, site: SiteOf, id: str, who: Canceller, reason: FormText = ""
 ) -> Response:
     """Cancel the steps of a workflow that have not ended."""
     done = await site.perform(who, workflows.cancel, site.client, id, reason)

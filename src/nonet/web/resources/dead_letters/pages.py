@@ -19,7 +19,7 @@ from nonet.tasks.secrecy import MASK
 from nonet.web.rendering import back, path_of, render
 from nonet.web.resources.dead_letters import letters
 from nonet.web.resources.dead_letters.letters import Deleter, Doer, Noter, Revealer, Row
-from nonet.web.routing import NoteField
+from nonet.web.routing import FormText
 from nonet.web.site import Discarder, Resubmitter, Site, SiteOf, Viewer
 
 pages = APIRouter(include_in_schema=False)
@@ -132,7 +132,7 @@ async def discard_all(
     who: Discarder,
     query: _Selected,
     up_to: Annotated[Row, Form()],
-    note: NoteField = "",
+    note: FormText = "",
 ) -> Response:
     """Delete the letters that existed at the preview."""
     number, exact = await letters.measured(site, query.filter(lambda: site.registry, up_to=up_to))
@@ -199,7 +199,7 @@ async def resubmit(
 
 @pages.post(f"{_PATH}/{{row:int}}/discard", name="discard_letter")
 async def discard(
-    request: Request, site: SiteOf, row: Row, who: Deleter, note: NoteField = ""
+    request: Request, site: SiteOf, row: Row, who: Deleter, note: FormText = ""
 ) -> Response:
     """Delete a letter."""
     await letters.discard(site, who, row, note.strip())
@@ -208,7 +208,7 @@ async def discard(
 
 @pages.post(f"{_PATH}/{{row:int}}/note", name="annotate_letter")
 async def annotate(
-    request: Request, site: SiteOf, row: Row, who: Noter, note: NoteField = ""
+    request: Request, site: SiteOf, row: Row, who: Noter, note: FormText = ""
 ) -> Response:
     """Write a note on a letter."""
     await letters.annotate(site, who, row, note.strip())

@@ -16,7 +16,7 @@ from nonet.operate.tasks import AnyTaskQuery, CancelledMany, LiveQuery
 from nonet.rules.permissions import Principal
 from nonet.stores.connection.clock import instant
 from nonet.web.rendering import amount, back, linked, path_of, render
-from nonet.web.routing import ReasonField
+from nonet.web.routing import FormText
 from nonet.web.site import SiteOf, may
 
 router = APIRouter(include_in_schema=False)
@@ -79,7 +79,7 @@ async def cancel(
     search: Live,
     who: Canceller,
     until: Until,
-    reason: ReasonField = "",
+    reason: FormText = "",
     done: Done = 0,
 ) -> Response:
     """Cancel the tasks that existed at the preview, for some seconds; then offer to continue."""

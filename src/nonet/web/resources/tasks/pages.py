@@ -22,7 +22,7 @@ from nonet.tasks.handles import TaskStatus
 from nonet.tasks.secrecy import MASK, mask_names
 from nonet.web.rendering import back, path_of, render
 from nonet.web.resources.tasks import many
-from nonet.web.routing import ReasonField, Word
+from nonet.web.routing import FormText, Text
 from nonet.web.site import Site, SiteOf, Viewer, ensure_searchable, may
 
 pages = APIRouter(include_in_schema=False)
@@ -72,7 +72,7 @@ async def show_tasks(request: Request, site: SiteOf, who: Viewer, query: Listed)
 
 
 @pages.get("/find", name="find")
-async def find(request: Request, site: SiteOf, who: Viewer, id: Word) -> Response:
+async def find(request: Request, site: SiteOf, who: Viewer, id: Text) -> Response:
     """Open the page of a task, group or workflow."""
     path = await _path_of_id(request, site, id.strip())
     if path:
@@ -158,7 +158,7 @@ async def _workflow_of(site: Site, id: str) -> str:
 
 @pages.post("/tasks/{id:path}/cancel", name="cancel_task")
 async def cancel(
-    request: Request, site: SiteOf, id: str, who: Canceller, reason: ReasonField = ""
+    request: Request, site: SiteOf, id: str, who: Canceller, reason: FormText = ""
 ) -> Response:
     """Cancel a task in whatever state it is."""
     path = path_of(request, "task", id=id)
