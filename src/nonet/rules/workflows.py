@@ -24,8 +24,6 @@ _FIRST_CAUSES = ("lost", "dying", "waiting", "queued", "delayed", "running", "bl
 _ORDER = get_args(StepState)
 BLOCKED = "blocked"
 """The state of a step that waits for other steps, where `waiting` would mean locks."""
-STARTED = "*"
-"""Stands for the start of the workflow among the predecessors of a step."""
 FOLLOWED = "followed"
 """The state of a predecessor that has ended, while its successors are being released."""
 

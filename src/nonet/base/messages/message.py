@@ -273,7 +273,7 @@ def decode(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Any:
     return _decode(_VALUE_DECODER, data)
 
 
-def decode_envelope(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Envelope:
+def decode_envelope(data: bytes) -> Envelope:
     """Decode an envelope without verifying its signature.
 
     If it has a newer version that cannot be read here, only version, id and name are filled.
@@ -281,7 +281,7 @@ def decode_envelope(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Enve
     Raises:
         MalformedMessageError: `data` is too long, or not an envelope.
     """
-    _check_length(data, limit_bytes)
+    _check_length(data, HARD_LIMIT_BYTES)
     return _envelope(unsigned(data))
 
 

@@ -21,7 +21,7 @@ LOCK_TTL_MS = 30_000
 # Locks that one script reads, so that it does not block Redis.
 _BATCH = 50
 # Contended locks whose waiters one script counts.
-_COUNTED = 500
+_COUNTED, _MOST_COUNTED = 500, 10_000
 # Keys that one SCAN examines.
 _SCANNED = 1000
 # Waiters of a contended lock whose classes are read.
@@ -186,15 +186,11 @@ class LockBoard(RedisStore):
                     found.add(name)
         return Names(found, cursor == 0)
 
-    async def waiting(self, most: int = 10_000) -> dict[str, int]:
-        """Return how many tasks wait for each contended lock.
-
-        Args:
-            most: count this many locks at most.
-        """
+    async def waiting(self) -> dict[str, int]:
+        """Return how many tasks wait for each contended lock, of 10,000 locks at most."""
         found: dict[str, int] = {}
-        for start in range(0, most, _COUNTED):
-            flat = await self._scripts.run("contended", start, min(_COUNTED, most - start))
+        for start in range(0, _MOST_COUNTED, _COUNTED):
+            flat = await self._scripts.run("contended", start, _COUNTED)
             names = [name.decode(errors="replace") for name in flat[::2]]
             found |= dict(zip(names, flat[1::2], strict=True))
             if len(names) < _COUNTED:

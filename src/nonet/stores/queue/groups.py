@@ -151,9 +151,9 @@ class Groups(RedisStore):
         spec = await self._client.hmget(f"{key}:{which}", "name", "id")
         return group, found, pending, spec
 
-    async def opened_by(self, parent: str, most: int = 10) -> Sequence[str]:
-        """Return the ids of the groups that a task has opened and that are still kept."""
-        ids = [group_id(parent, number) for number in range(1, most + 1)]
+    async def opened_by(self, parent: str) -> Sequence[str]:
+        """Return the ids of the first ten groups that a task has opened and that are still kept."""
+        ids = [group_id(parent, number) for number in range(1, 11)]
         keys = [f"{self._prefix}g:{id}" for id in ids]
         if not await self._client.exists(*keys):
             return []

@@ -202,15 +202,6 @@ class Results:
         async for found in self._each("records", TaskFilter(task or "", states=states)):
             yield found
 
-    async def delayed_tasks(self, *, task: str | None = None) -> AsyncIterator[TaskStatus]:
-        """Yield delayed tasks, also those that wait for a retry, the soonest first.
-
-        Args:
-            task: full or bare name of a class; None: all.
-        """
-        async for found in self._each("delayed", TaskFilter(task or "", states=["delayed"])):
-            yield found
-
     async def _each(self, place: str, selection: TaskFilter) -> AsyncIterator[TaskStatus]:
         """Yield the selected tasks of a place, each once."""
         met = set[str]()
