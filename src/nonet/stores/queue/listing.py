@@ -23,8 +23,9 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from nonet.stores.queue.places import (
     BURIALS,
@@ -47,8 +48,7 @@ _QUEUED, _DELAYED = _RANKS["queued"], _RANKS["delayed"]
 _BEGIN: Key = (-1, 0, 0, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """The ids of a page, and the figures of its `nonet.TaskPage`."""
 
     ids: list[str]
@@ -58,8 +58,7 @@ class Listed:
     cursor: str
 
 
-@dataclass(slots=True)
-class _Part:
+class _Part(Struct):
     """The tasks of a list that are found in the same way.
 
     Attributes:
@@ -83,8 +82,7 @@ class _Part:
         )
 
 
-@dataclass(slots=True)
-class _Unread:
+class _Unread(Struct):
     """The unread part of one stream, while streams are merged.
 
     Attributes:

@@ -26,7 +26,6 @@ from nonet.stores.connection.unreadable import readable, sound
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.listing import Listing
 from nonet.stores.queue.places import BUDGET, LIVE_STATES, PAGE, Places, TaskFilter, entry_of
-from nonet.stores.queue.stream_tasks import stream_tasks
 from nonet.stores.queue.wakes import Wakes
 from nonet.stores.queue.workers import (
     WorkerStatus,
@@ -192,6 +191,8 @@ class Results:
 
     async def stream_tasks(self, name: str, limit: int) -> StreamTasks:
         """Read the next and the running tasks of a stream ``PRIORITY:SIZE``, and who has them."""
+        from nonet.stores.queue.stream_tasks import stream_tasks  # workers show no streams
+
         return await stream_tasks(self._scripts, name, limit)
 
     async def live(
