@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from nonet.operate.schedules import LeaderView, leader_in_words, leader_view, view
+from nonet.operate.leader import LeaderView, leader_in_words, leader_view
+from nonet.operate.schedules import view
 from nonet.rules.pauses import Pause
 from nonet.rules.periodic import EntryStatus
 from nonet.stores.namespace.leadership import Leader

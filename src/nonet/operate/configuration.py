@@ -272,17 +272,7 @@ def judged(
         now: the time by the clock of Redis.
     """
     version = published.version if published else ""
-    rows = [
-        WorkerConfig(
-            item.name,
-            item.size,
-            item.config,
-            behind=bool(version) and item.config != version,
-            config_problem=item.config_problem,
-        )
-        for item in workers
-        if item.alive
-    ]
+    rows = [_worker(item, version) for item in workers if item.alive]
     since = published.at if published else None
     lags = since is not None and now - since > _LAG and any(row.behind for row in rows)
     problem = published.problem if published else ""
@@ -298,6 +288,11 @@ def judged(
         leader=json.loads(leader.info or "{}").get("name", leader.owner) if leader else "",
         workers=rows,
     )
+
+
+def _worker(item: WorkerStatus, version: str) -> WorkerConfig:
+    is_behind = bool(version) and item.config != version
+    return WorkerConfig(item.name, item.size, item.config, is_behind, item.config_problem)
 
 
 def of_class(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from zoneinfo import ZoneInfo
@@ -19,6 +18,7 @@ from nonet.base.actor import who
 from nonet.base.errors import NotFoundError
 from nonet.operate.audited import audited
 from nonet.operate.calendar import FULL, Cell, day, following, only
+from nonet.operate.leader import NO_LEADER, LeaderView, leader_view
 from nonet.operate.lists import ListQuery, Page, Text, cut, view_of
 from nonet.rules.findings.remedies import of_pause
 from nonet.rules.pauses import Pause, in_full
@@ -32,11 +32,9 @@ from nonet.tasks.secrecy import masked_arguments
 
 if TYPE_CHECKING:
     from nonet.client.client import Client
-    from nonet.stores.namespace.leadership import Leader
     from nonet.stores.stores import Stores
     from nonet.tasks.registry import Registry
 
-NO_LEADER = "no scheduler leads, start a task-scheduler"
 State = Literal["planned", "waiting", "running", "paused", "disabled", "finished", "broken"]
 STATES: tuple[State, ...] = get_args(State)
 # An entry that is due for longer is late: the leader fires it within a second.
@@ -50,42 +48,6 @@ class EntryQuery(ListQuery):
     task: Text = Field(default="", description="Only entries of this class; a bare name will do.")
     vo: Text = Field(default="", description="Only entries of this VO.")
     state: State | None = Field(default=None, description="Only entries in this state.")
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderView:
-    """The scheduler that leads.
-
-    Attributes:
-        name: ``pid@host``.
-        term: of its lease.
-        since: when it began to lead.
-        lease_ends: unless it is extended.
-        entries: how many entries it plans.
-        remembers: where it remembers the last occurrences.
-        waits_for: why it fires nothing yet, or empty.
-        config_version: of the configuration that it read.
-        config_problem: why it does not apply a newer one, or empty.
-        broken: why entries could not be fired at the last try, by entry.
-        loops: of each of its loops the last tick, and how often it has failed.
-    """
-
-    name: str
-    term: str
-    since: str | None
-    lease_ends: datetime
-    entries: int
-    remembers: str
-    waits_for: str
-    config_version: str
-    config_problem: str
-    broken: Mapping[str, str] = field(default_factory=dict)
-    loops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    @property
-    def held_up(self) -> str:
-        """Why no entry fires at all; empty if entries fire."""
-        return self.waits_for or str(self.loops.get("periodic entries", {}).get("error", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,25 +287,6 @@ async def _leader(stores: Stores, is_viewer: bool = False) -> LeaderView | None:
     return for_viewer(leads) if is_viewer else leads
 
 
-def leader_view(found: Leader) -> LeaderView:
-    """Return what a leader reports."""
-    report = json.loads(found.info or "{}")
-    config = report.get("config", {})
-    return LeaderView(
-        name=report.get("name", found.owner),
-        term=found.term,
-        since=report.get("since"),
-        lease_ends=found.expiry,
-        entries=report.get("entries", 0),
-        remembers=report.get("remembers", ""),
-        waits_for=report.get("waits_for", ""),
-        config_version=config.get("version", ""),
-        config_problem=config.get("problem", ""),
-        broken=report.get("broken", {}),
-        loops=report.get("loops", {}),
-    )
-
-
 async def _ends(stores: Stores, items: Iterable[EntryStatus]) -> Mapping[str, str]:
     """Return how the last task of each entry ended, unless it is live."""
     ids = sorted({item.last_id for item in items if item.last_id and not item.last_state})
@@ -448,19 +391,6 @@ def why(item: EntryStatus, leader: LeaderView | None, occurrence: str) -> str:
     if reason := leader.held_up if leader else NO_LEADER:
         return f"nothing fires: {reason}"
     return f"fires at {item.next:%Y-%m-%d %H:%M:%SZ}"
-
-
-def leader_in_words(leader: LeaderView | None) -> str:
-    """Describe the leading scheduler, and whether the loop that fires entries runs."""
-    if leader is None:
-        return f"nothing fires: {NO_LEADER}"
-    text = f"leader {leader.name}, term {leader.term}"
-    if leader.since:
-        text += f", since {leader.since}"
-    if last := leader.loops.get("periodic entries", {}).get("last"):
-        ago = (datetime.now(UTC) - datetime.fromisoformat(last)).total_seconds()
-        text += f", last tick {max(0.0, ago):.1f} s ago"
-    return text + (f"; nothing fires yet: {leader.held_up}" if leader.held_up else "")
 
 
 def options(item: EntryStatus) -> str:

@@ -15,6 +15,7 @@ from nonet.cli.output import echo, print_answer, print_fields, print_json, print
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.cli.task_classes import names_of, registry_here
 from nonet.operate import schedules
+from nonet.operate.leader import leader_in_words
 from nonet.operate.schedules import EntryQuery, Turned
 from nonet.rules.findings.remedies import of_task
 from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
@@ -85,7 +86,7 @@ async def list_(target: Target, query: EntryQuery, as_json: Json = False) -> Non
     least = ("skipped", "fired", "missed", "last", "vo", "name")
     print_view(found, as_json, _COLUMNS, "no periodic entry is planned", least=least)
     if not as_json:
-        for line in [schedules.leader_in_words(found.leader), *found.held_back]:
+        for line in [leader_in_words(found.leader), *found.held_back]:
             print_line(line, err=True)
 
 

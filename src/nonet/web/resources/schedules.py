@@ -10,7 +10,8 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from nonet.operate import schedules
-from nonet.operate.schedules import Entries, EntryInFull, EntryQuery, LeaderView, Turned
+from nonet.operate.leader import LeaderView, leader_in_words
+from nonet.operate.schedules import Entries, EntryInFull, EntryQuery, Turned
 from nonet.rules.permissions import Principal
 from nonet.web.rendering import back, path_of, render
 from nonet.web.routing import Body, ClassName, FormText, Made, Reason, resource
@@ -107,7 +108,7 @@ async def show_schedules(
         lines=lines,
         vos=sorted({item.vo for item in known if item.vo}),
         states=schedules.STATES,
-        leader=schedules.leader_in_words(found.leader),
+        leader=leader_in_words(found.leader),
     )
 
 
