@@ -16,22 +16,32 @@ from nonet.daemon.service import Stop
 async def test_an_outage_right_after_the_start_delays_a_worker(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis answers the first check and not the next call: the worker waits instead of ending."""
+    """Redis answers the first check and not the next calls: the worker waits instead of ending."""
     async with (
         Nonet.from_settings(redis_url=redis_url, tasks=()) as app,
         app.injector() as injector,
     ):
         worker, stop = app.worker(Size.SMALL, injector), Stop()
-        orders, is_first = app.broker.orders, iter([True])
+        orders, beat, failures = app.broker.orders, worker._watchdog._beat, [1, 2]
 
-        async def fails_once(id: str) -> Any:
-            if next(is_first, False):
-                raise ServerUnreachableError("as the test wants")
+        async def read(id: str) -> Any:
+            fail_once(1)
             return await orders(id)
 
-        monkeypatch.setattr(app.broker, "orders", fails_once)
+        def register() -> None:
+            fail_once(2)
+            beat()
+
+        def fail_once(which: int) -> None:
+            if which in failures:
+                failures.remove(which)
+                raise ServerUnreachableError("as the test wants")
+
+        monkeypatch.setattr(app.broker, "orders", read)
+        monkeypatch.setattr(worker._watchdog, "_beat", register)
         running = asyncio.create_task(worker.run(stop))
         await until(lambda: worker._reader.is_idle or running.done(), "it sleeps")
+        assert failures == []
         stop.request()
         await running
 

@@ -137,10 +137,10 @@ class Worker(Observed):
         if not await reached(stop, check):
             return ExitCode.OK
         await self._start_children()
-        await in_own_thread(self._watchdog.start)
         try:
-            # A later change wakes this worker, because it is registered now.
-            if not await reached(stop, self._look):
+            register = partial(in_own_thread, self._watchdog.start)
+            # A later change wakes this worker, because it is registered before it looks.
+            if not (await reached(stop, register) and await reached(stop, self._look)):
                 return ExitCode.OK
             self._lag.start()
             self._loop_name = name_of(asyncio.get_running_loop())
