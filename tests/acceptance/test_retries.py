@@ -44,9 +44,9 @@ async def test_policy_sees_the_real_exception(site: Site) -> None:
 
 
 async def test_lack_of_a_lock_is_no_attempt(site: Site) -> None:
-    """UnableToAcquireLockError hands the task back: it runs again as attempt 1."""
+    """UnableToAcquireLockError hands the task back, as the log says: it runs again as attempt 1."""
     gate = site.gate()
-    site.worker()
+    worker = site.worker()
     async with site.app() as app:
         handle = await app.submit(LacksLock(gate))
         for times in (1, 2):
@@ -60,6 +60,7 @@ async def test_lack_of_a_lock_is_no_attempt(site: Site) -> None:
             site.hurry(handle)
         assert await handle.result(timeout=WAIT_SECONDS) == 1
     assert [event.attempt for event in site.journal("start")] == [1, 1, 1]
+    assert "handed back: UnableToAcquireLockError" in worker.log and "failed in" not in worker.log
 
 
 async def test_a_worker_survives_every_exception_everywhere(site: Site) -> None:

@@ -79,23 +79,23 @@ def test_a_suspect_gets_more_time_after_each_vain_wait(monkeypatch: pytest.Monke
     """So it runs also where all other rows are long, and most of the time they run."""
     now = 0.0
     monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: now))
-    rows: Any = room.Room()
+    rows: Any = room.RowAdmission()
     long, suspect = "a long row", "a suspect"
     rows.enter(long)
     for patience in (60, 120, 240):
         assert rows.reserve(suspect)
         now += patience - 1
-        assert rows.overdue is None
+        assert rows.overdue_suspect is None
         now += 1
-        assert rows.overdue == suspect
-        rows.put_off(suspect)
+        assert rows.overdue_suspect == suspect
+        rows.give_up_waiting(suspect)
         now += 5 * patience - 1
         assert rows.admits("another row") and not rows.reserve(suspect)
         now += 1
     assert rows.reserve(suspect)
     assert not (rows.admits(suspect) or rows.admits("another row"))
     now += 400
-    assert rows.overdue is None
+    assert rows.overdue_suspect is None
     rows.leave(long)
     assert rows.admits(suspect)
     rows.enter(suspect)
@@ -103,12 +103,12 @@ def test_a_suspect_gets_more_time_after_each_vain_wait(monkeypatch: pytest.Monke
     rows.enter(long)
     assert rows.reserve(suspect)
     now += 60
-    assert rows.overdue == suspect
+    assert rows.overdue_suspect == suspect
 
 
 def test_pipelines_are_told_of_reservations_only() -> None:
     """They fetch then; the end of any other row costs them nothing."""
-    rows: Any = room.Room()
+    rows: Any = room.RowAdmission()
     told = list[str]()
     rows.watch(lambda: told.append("reserved" if rows.is_reserved else "free"))
     rows.enter("a row")

@@ -33,7 +33,7 @@ async def test_the_overview_shows_a_live_system(
             found = (await client.get("/api/v1/overview")).json()
             busy = [crew["busy"] for crew in found["crews"]]
             running = [row["id"] for row in found["longest"]]
-            return (busy, running) == ([1, 0, 0], [str(held)]) and found["pace"]["ended"]
+            return (busy, running) == ([1, 0, 0], [str(held)]) and found["throughput"]["ended_rate"]
 
         await eventually(shown, "only one runs, and the others are counted")
         await page.goto(address)
@@ -42,7 +42,7 @@ async def test_the_overview_shows_a_live_system(
         assert "no scheduler leads" in shown_in["findings"]
         assert "7 queued" in shown_in["streams"]
         assert "1 running" in shown_in["streams"]
-        assert "95 %" in shown_in["figures"]
+        assert "p95" in shown_in["figures"]
         assert "1 of 2" in shown_in["daemons"]
         assert "round trip" in shown_in["daemons"]
         assert str(held) in shown_in["longest"]

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from nonet.tasks.schedules import IntervalSecondsSchedule, TaskScheduleBase, next_after
 
 HOURS = 24
-# Occurrences of one hour that are counted one by one, for schedules that cannot count.
+# Count at most this many per hour for schedules without `count`.
 MOST_AN_HOUR = 12
 FULL = 3  # the highest `Cell.level`
 _HOUR = timedelta(hours=1)
@@ -21,9 +21,9 @@ class Cell:
 
     Attributes:
         start: begin of the hour.
-        count: how many there are.
+        count: how many there are; a lower bound if `is_more`.
         first: the first of them; None: there is none.
-        is_more: there are more than `count`.
+        is_more: counting stopped at `MOST_AN_HOUR`.
     """
 
     start: datetime

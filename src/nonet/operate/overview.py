@@ -21,9 +21,9 @@ from nonet.operate.queues import active_of, streams_of
 from nonet.operate.workflows import failed_workflows, stuck_workflows
 from nonet.rules.findings.explanation import HANDED_OVER_WITHIN
 from nonet.rules.findings.overview import troubles
-from nonet.rules.findings.pace import drains
 from nonet.rules.findings.refusal import Waiters
 from nonet.rules.findings.situation import Crew, Deaths, Overview, RedisState, Running, Situation
+from nonet.rules.findings.throughput import seconds_to_empty
 from nonet.rules.fingerprints import fingerprint_of, place_of
 from nonet.rules.outcomes import Reason
 from nonet.rules.viewing import for_viewer
@@ -66,7 +66,7 @@ async def find(
     situation, figures, workers = await look(stores, settings, remember)
     if is_viewer:
         situation = for_viewer(situation)
-    pace = await remember(("pace",), _SLOW_SECONDS, stores.history.pace)
+    recent = await remember(("throughput",), _SLOW_SECONDS, stores.history.throughput)
     alive = [worker for worker in workers if worker.alive]
     began = time.perf_counter()
     at = await stores.broker.now()
@@ -88,8 +88,8 @@ async def find(
         memory_bytes=int(server.info.get("used_memory", 0)),
         memory_limit=int(server.info.get("maxmemory", 0)),
         longest=await _longest(stores, alive),
-        drains=drains(situation.streams, situation.active, pace.classes),
-        pace=pace,
+        empty_in_seconds=seconds_to_empty(situation.streams, situation.active, recent.class_rates),
+        throughput=recent,
         crews=tuple(situation.crews),
         leader_age=server.leader_silent if leads else None,
         redis=RedisState.of(server.info, round_trip),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nonet.base.streams import Priority, Size
 from nonet.operate.lists import Page, Remember, always
-from nonet.rules.findings.pace import StreamLoad, drains
+from nonet.rules.findings.throughput import StreamLoad, seconds_to_empty
 from nonet.rules.pauses import Pause, of_task
 from nonet.stores.queue.stream_tasks import StreamTasks
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nonet.stores.stores import Stores
 
 _SECONDS = 2.0
-_PACE_SECONDS = 10.0
+_RATE_SECONDS = 10.0
 _SHOWN = 10
 _CLASSES = 20
 
@@ -55,7 +55,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Queues(Page[Queue]):
-    """All tasks that have not ended, by the place where they are.
+    """All tasks that have not ended, by where they are.
 
     Attributes:
         items: the nine streams.
@@ -83,13 +83,13 @@ class Stream:
 
     Attributes:
         load: how much it holds.
-        drain_seconds: estimate until its queued tasks have started; null: the pace is not known.
+        empty_in_seconds: estimate until its queued tasks have started; null: no estimate.
         tasks: some of its tasks, and the workers that have them.
         classes: how many of its tasks have not ended, for the 20 most frequent classes.
     """
 
     load: Queue
-    drain_seconds: float | None
+    empty_in_seconds: float | None
     tasks: StreamTasks
     classes: Mapping[str, int]
 
@@ -115,7 +115,7 @@ async def get(
 ) -> Stream:
     """Return what one stream holds."""
     name, figures = f"{priority}:{size}", await _figures(stores, remember)
-    pace = await remember(("pace",), _PACE_SECONDS, stores.history.pace)
+    recent = await remember(("throughput",), _RATE_SECONDS, stores.history.throughput)
     active = active_of(figures)
     classes = Counter({task: number for (task, of), number in active.items() if of == name})
     (load,) = (
@@ -125,7 +125,7 @@ async def get(
     )
     return Stream(
         load,
-        drains(streams_of(figures), active, pace.classes).get(name),
+        seconds_to_empty(streams_of(figures), active, recent.class_rates).get(name),
         await stores.results.stream_tasks(name, _SHOWN),
         dict(classes.most_common(_CLASSES)),
     )

@@ -25,7 +25,7 @@ from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.pipeline_options import PipelineOptions, options_of
 from nonet.pipelines.pipeline_runner import PipelineRunner
 from nonet.pipelines.processing import of_row
-from nonet.pipelines.room import Room
+from nonet.pipelines.room import RowAdmission
 from nonet.rules.pauses import EVERYTHING, Pause, of_pipeline
 from nonet.rules.pipelines import WITH_ALL, Replica
 from nonet.stores.queue.workers import DRAINS
@@ -72,7 +72,7 @@ class PipelineHost(Observed):
         self._heartbeats: dict[RowDatabase, Heartbeat] = {}
         letters = self._letters = Letters(client)
         self._pauses: Sequence[Pause] = ()
-        room = Room()
+        room = RowAdmission()
         self.runners: list[PipelineRunner] = [
             PipelineRunner(
                 pipelines.leasing(cls), injector, client, partial(self._options, cls), room, letters

@@ -32,7 +32,7 @@ from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.pipeline_options import PipelineOptions
 from nonet.pipelines.pipeline_tally import PipelineTally
 from nonet.pipelines.processing import Item, Processing
-from nonet.pipelines.room import ALONE_SECONDS, Room
+from nonet.pipelines.room import ALONE_SECONDS, RowAdmission
 from nonet.pipelines.table_keys import text_of_key
 from nonet.tasks.injection import Injector
 from nonet.telemetry.failure_log import FailureLog
@@ -67,7 +67,7 @@ class PipelineRunner:
         injector: Injector,
         client: Client,
         options: Callable[[], PipelineOptions],
-        room: Room,
+        room: RowAdmission,
         letters: Letters,
     ) -> None:
         self.pipeline: Pipeline[Any] = leasing.pipeline
@@ -191,10 +191,10 @@ class PipelineRunner:
             await self._put_off(suspect)
 
     async def _put_off_overdue(self) -> None:
-        suspect = self._room.overdue
+        suspect = self._room.overdue_suspect
         if suspect is not None and suspect in self._queue:
             self._queue.remove(suspect)
-            self._room.put_off(suspect)
+            self._room.give_up_waiting(suspect)
             await self._put_off(suspect)
 
     async def _put_off(self, suspect: Item) -> None:

@@ -1,4 +1,4 @@
-"""Which rows may run in this process now: any number, or one suspect alone: `Room`."""
+"""Which rows may run in this process now: any number, or one suspect alone: `RowAdmission`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nonet.pipelines.processing import Item
 
-# How long a process starts no row so that a suspect can run alone. If its other rows take longer,
-# another process may try. This one tries again after a pause that grows by this factor, and then
-# waits twice as long: so a suspect also runs where all rows are long.
+# A process starts no other row for up to ALONE_SECONDS, so that a suspect can run alone. If the
+# suspect still cannot start, another process may try: this one pauses for that time multiplied by
+# _PAUSE_FACTOR, then waits twice as long. So a suspect also runs where all rows are long.
 ALONE_SECONDS = 60.0
-_PAUSES = 5.0
+_PAUSE_FACTOR = 5.0
 
 
-class Room:
+class RowAdmission:
     """The rows that all pipelines of this process run.
 
     A row that was present when a process died may kill this process as well. It runs alone, so that
@@ -41,7 +41,7 @@ class Room:
         return self._reserved is not None
 
     @property
-    def overdue(self) -> Item | None:
+    def overdue_suspect(self) -> Item | None:
         """The suspect that has waited too long for the others to end."""
         is_late = time.monotonic() - self._reserved_at >= self._patience
         item = self._reserved
@@ -76,9 +76,9 @@ class Room:
         elif self.is_reserved and not self._running:
             self._tell()  # the suspect may start
 
-    def put_off(self, item: Item) -> None:
+    def give_up_waiting(self, item: Item) -> None:
         """Withdraw an overdue suspect, and reserve nothing for a while."""
-        self._pause_ends = time.monotonic() + _PAUSES * self._patience
+        self._pause_ends = time.monotonic() + _PAUSE_FACTOR * self._patience
         self._patience *= 2
         self.leave(item)
 

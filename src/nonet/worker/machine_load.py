@@ -13,7 +13,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def free_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Return the bytes still available on the machine, or below the tightest cgroup limit.
+    """Return the available bytes of the machine or of the tightest cgroup, whichever is less.
 
     Args:
         proc, cgroups: where ``/proc`` and the unified cgroup hierarchy (version 2) are mounted.

@@ -11,10 +11,10 @@ from rules.sentences import contains, harms
 
 from nonet.rules.findings.finding import Finding, in_order
 from nonet.rules.findings.overview import troubles
-from nonet.rules.findings.pace import StreamLoad
 from nonet.rules.findings.refusal import LockHolder, Refusal, Waiters
 from nonet.rules.findings.servers import Server
 from nonet.rules.findings.situation import Crew, Deaths, Situation
+from nonet.rules.findings.throughput import StreamLoad
 from nonet.rules.limit_changes import Override
 from nonet.rules.limits import Limit
 from nonet.rules.pauses import Pause

@@ -20,8 +20,8 @@ from nonet.rules.findings.peers import counted
 from nonet.rules.findings.refusal import span
 
 if TYPE_CHECKING:
-    from nonet.rules.findings.pace import StreamLoad
     from nonet.rules.findings.situation import Overview
+    from nonet.rules.findings.throughput import StreamLoad
 
 
 @operation
@@ -59,7 +59,7 @@ def _print(as_json: bool, found: Overview) -> None:
     print_findings(found.findings, more="task-run overview --json")
     if found.streams:
         echo()
-        print_rows([_stream_row(load, found.drains) for load in found.streams], False, "")
+        print_rows([_stream_row(load, found.empty_in_seconds) for load in found.streams], False, "")
     if found.longest:
         echo()
         print_rows([_running_row(task) for task in found.longest], False, "")
@@ -90,16 +90,16 @@ def _servers(found: Overview) -> str:
     )
 
 
-def _stream_row(load: StreamLoad, drains: Mapping[str, float]) -> dict[str, Any]:
+def _stream_row(load: StreamLoad, seconds: Mapping[str, float]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "stream": load.name,
         "queued": load.queued,
         "running": load.running,
         "oldest": span(load.oldest_seconds) if load.queued else None,
     }
-    if drains:
-        is_known = load.queued and load.name in drains
-        row["drains_in"] = span(drains[load.name]) if is_known else None
+    if seconds:
+        is_known = load.queued and load.name in seconds
+        row["empty_in"] = span(seconds[load.name]) if is_known else None
     return row
 
 

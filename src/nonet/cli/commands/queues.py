@@ -71,7 +71,7 @@ def _place(name: str) -> tuple[Priority, Size]:
 
 async def _show(found: queues.Stream, as_json: bool) -> None:
     columns = " ".join(f"{path}=load.{path}" for path in ["name", "queued", "running", "paused"])
-    print_view(found, as_json, f"{columns} drain_seconds classes")
+    print_view(found, as_json, f"{columns} empty_in_seconds classes")
     if not as_json:
         for state in ("queued", "running"):
             for task in getattr(found.tasks, state):

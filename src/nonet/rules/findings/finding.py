@@ -21,8 +21,10 @@ class Finding:
     """A problem, or a hint, with its next step.
 
     Attributes:
-        kind: a word for programs: ``task``, ``lock``, ``queue``, ``group``, ``worker``, ``key``,
-            ``entry``, ``stream``, ``count``, ``server``, ``sql``, ``scheduler``, ``workflow``.
+        kind: a word for programs: ``task``, ``class``, ``tenant``, ``workflow``, ``group``,
+            ``pipeline``, ``stream``, ``queue``, ``pause``, ``ceiling``, ``lock``, ``limiter``,
+            ``worker``, ``scheduler``, ``schedule``, ``entry``, ``server``, ``sql``, ``key``,
+            ``count``.
         what: the thing that has the problem.
         problem: what is wrong with it.
         hint: the next step in words; empty: see `command`.

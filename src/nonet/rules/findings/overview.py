@@ -11,7 +11,6 @@ from nonet.rules.findings import remedies
 from nonet.rules.findings.contention import contention
 from nonet.rules.findings.failures import failures
 from nonet.rules.findings.finding import Finding, in_order
-from nonet.rules.findings.pace import StreamLoad
 from nonet.rules.findings.peers import counted
 from nonet.rules.findings.refusal import span, tasks_wait
 from nonet.rules.findings.servers import (
@@ -22,6 +21,7 @@ from nonet.rules.findings.servers import (
     examine_server,
 )
 from nonet.rules.findings.situation import Situation, brief
+from nonet.rules.findings.throughput import StreamLoad
 from nonet.rules.pauses import EVERYTHING, Pause, in_words
 
 # A backlog is reported when its oldest task has waited this long although workers are live.

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nonet.rules.findings.finding import Finding
-from nonet.rules.findings.pace import Pace, StreamLoad
 from nonet.rules.findings.refusal import Waiters
 from nonet.rules.findings.servers import Server
+from nonet.rules.findings.throughput import StreamLoad, Throughput
 from nonet.rules.pauses import Pause
 from nonet.rules.pipelines import PipelineStatus
 from nonet.rules.workflows import FailedWorkflows, StuckWorkflows
@@ -191,9 +191,9 @@ class Overview:
         at: the time of the server.
         findings: what is wrong, worst first; `hint` and `command` are the next step.
         streams: those that have tasks.
-        drains: seconds until the queued tasks of a stream have started, at the pace of now; a
-            stream is missing if that is not known.
-        pace: how fast tasks ended in the last minutes.
+        empty_in_seconds: estimate until the queued tasks of a stream have started; a stream is
+            missing if there is no estimate.
+        throughput: what workers ended in the last minutes.
         submitted: tasks a second that were submitted lately; None: unknown. Only a process that
             watches the namespace, such as ``task-web``, knows it.
         workers: live ones by size; `slots` is how many tasks they run at a time.
@@ -226,8 +226,8 @@ class Overview:
     memory_bytes: int
     memory_limit: int
     longest: tuple[Running, ...] = ()
-    drains: Mapping[str, float] = field(default_factory=dict)
-    pace: Pace | None = None
+    empty_in_seconds: Mapping[str, float] = field(default_factory=dict)
+    throughput: Throughput | None = None
     submitted: float | None = None
     crews: tuple[Crew, ...] = ()
     leader_age: float | None = None

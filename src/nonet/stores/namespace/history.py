@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from nonet.base.messages.encryption import NO_KEYS, Cipher
 from nonet.rules.figures import ClassFigures, SlotFigures, class_figures, figures_of, merged
-from nonet.rules.findings.pace import Pace, pace_of
+from nonet.rules.findings.throughput import Throughput, throughput_of
 from nonet.stores.connection.clock import correction, instant, logical_now
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.connection.unreadable import readable
@@ -273,14 +273,14 @@ class History(RedisStore):
             if task in (None, name, name.rpartition(":")[2])
         ]
 
-    async def pace(self, *, since: timedelta = timedelta(minutes=2)) -> Pace:
-        """Return how fast tasks of all classes ended lately.
+    async def throughput(self, *, since: timedelta = timedelta(minutes=2)) -> Throughput:
+        """Return how many tasks of all classes ended a second lately.
 
         Raises:
             ServerUnreachableError: Redis does not answer.
         """
         found = await self._slots(since)
-        return pace_of(found.vectors, found.first, found.now)
+        return throughput_of(found.vectors, found.first, found.now)
 
     async def minutes(self, *, since: timedelta) -> list[SlotFigures]:
         """Return the figures of all classes together, for each slot that has some, oldest first.

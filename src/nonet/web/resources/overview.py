@@ -13,8 +13,8 @@ from fastapi.responses import Response
 from nonet.base.errors import NonetError
 from nonet.base.streams import Priority, Size
 from nonet.operate import overview
-from nonet.rules.findings.pace import StreamLoad
 from nonet.rules.findings.situation import Overview
+from nonet.rules.findings.throughput import StreamLoad
 from nonet.rules.page_paths import page_of
 from nonet.rules.pauses import Pause, of_task
 from nonet.rules.permissions import Principal
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
 
     Attributes:
         load: its tasks; None: it is empty.
-        drain: seconds until its queued tasks have started; None: not known.
+        empty_in_seconds: estimate until its queued tasks have started; None: no estimate.
         shade: 0 (nothing queued) to 4 (queued for very long).
         pause: what keeps it from starting tasks.
     """
@@ -45,7 +45,7 @@ class Cell(NamedTuple):
     priority: str
     size: str
     load: StreamLoad | None
-    drain: float | None
+    empty_in_seconds: float | None
     shade: int
     pause: Pause | None
 
@@ -117,7 +117,7 @@ def _rows(found: Overview, pauses: list[Pause]) -> list[list[Cell]]:
         shade = 0
         if load is not None and load.queued:
             shade = 1 + sum(load.oldest_seconds >= bound for bound in _SHADES)
-        drain = found.drains.get(name) if shade else None
-        return Cell(priority, size, load, drain, shade, pause)
+        seconds = found.empty_in_seconds.get(name) if shade else None
+        return Cell(priority, size, load, seconds, shade, pause)
 
     return [[cell(priority, size) for size in Size] for priority in Priority]

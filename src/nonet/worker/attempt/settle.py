@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _RESETTLE_PAUSE = 0.5
 _TERMINAL = (End.DONE, End.DEAD, End.CANCELLED, End.EXPIRED)
-# A task that asked to be handed back has not failed. All other failures are warnings.
+# Hand-backs are INFO, final failures ERROR, the rest WARNING.
 _LEVELS = {End.BACK: logging.INFO, End.DEAD: logging.ERROR}
 _HANDED_BACK = (End.BACK, End.SUSPECT, End.ON)
 
@@ -117,7 +117,7 @@ class Settler(Struct, frozen=True):
         return End.LOST
 
     async def _go_back(self, attempt: Attempt) -> End:
-        """Hand a task back: a lock expired before its settle, so another may have overtaken it."""
+        """Hand a task back whose lock expired, so another task may have run meanwhile."""
         back = Settlement(End.BACK, reason="a lock was lost before the settle")
         await self._script(attempt, back, b"")
         return End.BACK
@@ -129,7 +129,7 @@ class Settler(Struct, frozen=True):
         document: bytes,
         submissions: Sequence[Submission] = (),
     ) -> str:
-        """Run the settle script; repeat it while Redis refuses it and the lease lasts."""
+        """Run the settle script; retry server errors until the lease is lost."""
         delivery, is_logged, text = attempt.delivery, False, ""
         if settlement.reason or settlement.error.type:
             is_secret = attempt.context.is_encrypted and settlement.error.type
@@ -193,13 +193,13 @@ def _log_failure(attempt: Attempt, settlement: Settlement) -> None:
     level, found, error = _LEVELS.get(settlement.end, logging.WARNING), settlement.error, None
     if level > logging.INFO and logger.isEnabledFor(level):
         error = exception_of(found.type, found.text, found.traceback)
+    is_back, number = settlement.end is End.BACK, attempt.delivery.attempt
     logger.log(
         level,
-        "task %s (%s) failed in attempt %d, %s: %s",
+        "task %s (%s) %s: %s",
         attempt.delivery.id,
         attempt.context.name,
-        attempt.delivery.attempt,
-        settlement.end,
+        "handed back" if is_back else f"failed in attempt {number}, {settlement.end}",
         _line(settlement),
         exc_info=error,
     )

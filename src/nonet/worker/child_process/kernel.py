@@ -23,13 +23,13 @@ def _find_prctl() -> Callable[..., int] | None:
 
 
 _prctl = _find_prctl()
-# Only Linux. On macOS the libraries that task modules import may start threads of their own, and a
-# fork that meanwhile holds a lock of theirs hangs or aborts. There each child is a new interpreter.
+# Only Linux. On macOS, imported libraries may start threads; a child forked while one holds a lock
+# hangs or aborts. There each child is a new interpreter.
 CAN_FORK = _prctl is not None
 
 
 def adopt_orphans() -> None:
-    """Become the parent of processes whose parent, below this one, ends before them."""
+    """Become the reaper of orphaned descendants."""
     if _prctl is not None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -46,10 +46,10 @@ def ended_child(known: Iterable[int]) -> int | None:
     """Return a child that has ended; until it is reaped, no other process gets its id.
 
     Args:
-        known: ids of the children; other children count only where the kernel reports them.
+        known: ids of the children; used only where ``os.waitid`` is missing.
 
     Raises:
-        ChildProcessError: this process has no children.
+        ChildProcessError: this process has no children (only where ``os.waitid`` exists).
     """
     if hasattr(os, "waitid"):
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
