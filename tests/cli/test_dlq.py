@@ -327,7 +327,7 @@ async def test_notes_are_kept(task_run: TaskRun, old_rows: list[int]) -> None:
     assert (await task_run("dlq", "note", row, "waits for the printer")).code == 0
     assert (await task_run("dlq", "show", row, "--json")).json["note"] == "waits for the printer"
     assert (await task_run("dlq", "note", 999, "x")).code == 4
-    await task_run("dlq", "discard", row, "--note", "printed by hand")
+    await task_run("dlq", "discard", row, "--why", "printed by hand")
     (event,) = await _events(task_run)
     assert event["text"] == f"row {row}: printed by hand"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nonet.rules.fingerprints import fingerprint_of, place_of
+from nonet.rules.fingerprints import fingerprint_of, location_of
 from nonet.rules.outcomes import summarize
 
 NONET = "/venv/lib/python3.12/site-packages/nonet/worker/attempt/execute.py:_invoke"
@@ -21,7 +21,7 @@ def text(*frames: str, error: str = "ValueError: no", head: str = "most recent c
 
 
 @pytest.mark.parametrize(
-    ("traceback", "place"),
+    ("traceback", "location"),
     [
         (text(NONET, "/srv/mail/tasks.py:execute"), "mail.tasks:execute"),
         (text(NONET, "/srv/mail/tasks.py:execute", "/srv/mail/bill.py:total"), "mail.bill:total"),
@@ -62,24 +62,24 @@ def text(*frames: str, error: str = "ValueError: no", head: str = "most recent c
         ("", ""),
     ],
 )
-def test_the_place_is_the_innermost_frame_of_the_users_code(traceback: str, place: str) -> None:
-    assert place_of(traceback) == place
+def test_the_location_is_the_innermost_frame_of_users_code(traceback: str, location: str) -> None:
+    assert location_of(traceback) == location
 
 
 def test_a_real_traceback_has_a_place() -> None:
     try:
         raise_it()
     except ZeroDivisionError as error:
-        place = place_of(summarize(error).traceback)
-    assert place.endswith("rules.test_fingerprints:raise_it")
+        location = location_of(summarize(error).traceback)
+    assert location.endswith("rules.test_fingerprints:raise_it")
 
 
 def raise_it() -> None:
     raise ZeroDivisionError
 
 
-def test_the_place_is_bounded() -> None:
-    assert len(place_of(text(f"/srv/x/a.py:{'f' * 5000}"))) == 255
+def test_the_location_is_bounded() -> None:
+    assert len(location_of(text(f"/srv/x/a.py:{'f' * 5000}"))) == 255
 
 
 def test_class_error_and_place_make_a_fingerprint() -> None:

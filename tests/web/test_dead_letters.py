@@ -140,10 +140,10 @@ async def test_letters_are_discarded_with_a_note(nonet: Nonet, client: AsyncClie
     """One by one, and by a filter; the event stream keeps the note."""
     rows = await fill(nonet, 4)
     kept = (await fill(nonet, 1, error="OSError", generation=2))[0]
-    answer = await client.post(f"{API}/{rows[0]}/discard", json={"note": "paid by hand"})
+    answer = await client.post(f"{API}/{rows[0]}/discard", json={"why": "paid by hand"})
     assert answer.status_code == 204
     (cluster,) = (await client.get(f"{API}/clusters", params={"error": "KeyError"})).json()["items"]
-    wanted = {"cluster": cluster["fingerprint"], "note": "fixed in 2.4"}
+    wanted = {"cluster": cluster["fingerprint"], "why": "fixed in 2.4"}
     bulk = (await client.post(f"{API}/discard", json=wanted)).json()["bulk"]
     assert (await ended(client, bulk))["done"] == 3
     assert await statuses(nonet) == {kept: "PENDING"}
@@ -243,7 +243,7 @@ async def test_the_pages_are_used_with_the_keyboard(nonet: Nonet, address: str, 
     await page.keyboard.press("Enter")
     await expect(page.locator("input[name=note] >> nth=-1")).to_have_value("waits for the printer")
     await press(page, "role=button[name='Submit again']")
-    await expect(page.locator("#fields")).to_contain_text("resubmitted")
+    await expect(page.locator("#fields")).to_contain_text("DISPATCHED")
     await page.keyboard.type("gd")
     await press(page, "text=Submit all again")
     await expect(page.locator("h1")).to_have_text("Submit 2 dead letters again")

@@ -49,7 +49,7 @@ async def test_a_limit_is_changed_with_the_keyboard(nonet: Nonet, address: str, 
         async with nonet.hold(slot):
             (found,) = await nonet.stores.limits.all()
             assert (found.limit, found.by) == (Limit(2), "alice")
-        await page.get_by_role("button", name="Undo concurrency job 7").press("Enter")
+        await page.get_by_role("button", name="Unset: concurrency job 7").press("Enter")
         await page.get_by_text("concurrency job 7: as configured").wait_for()
     assert await nonet.stores.limits.all() == []
 

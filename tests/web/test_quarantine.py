@@ -37,7 +37,7 @@ async def test_an_envelope_is_retried_and_garbage_is_discarded(
     assert found[0]["claims"] is None and found[1]["claims"]["name"] == "web_tasks:Report"
     assert (await client.post(f"{API}/{bad}/retry")).status_code == 409
     assert (await client.post(f"{API}/{good}/retry")).json()["id"] == f"q-{good}"
-    answer = await client.post(f"{API}/{bad}/discard", json={"note": "a foreign program"})
+    answer = await client.post(f"{API}/{bad}/discard", json={"why": "a foreign program"})
     assert answer.status_code == 204
     assert (await client.get(API)).json()["items"] == []
     (event,) = await nonet.stores.events.last(1, kind="quarantine-discard")

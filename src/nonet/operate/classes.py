@@ -53,7 +53,7 @@ class ClassView:
         retry_policy: when a failed attempt is repeated.
         dlq_eligible: whether failures become dead letters.
         periodic: whether it has a schedule.
-        place: where it is defined.
+        location: where it is defined.
         package: the distribution or module that provides it.
     """
 
@@ -63,7 +63,7 @@ class ClassView:
     retry_policy: str
     dlq_eligible: bool
     periodic: bool
-    place: str
+    location: str
     package: str
 
     @property
@@ -123,7 +123,7 @@ async def find(registry: Registry, query: ClassQuery) -> Page[ClassView]:
             retry_policy=repr(item.cls.retry_policy),
             dlq_eligible=item.cls.dlq_eligible,
             periodic=issubclass(item.cls, PeriodicBaseTask),
-            place=item.place,
+            location=item.location,
             package=item.package,
         )
         for item in registry

@@ -138,7 +138,7 @@ class LetterView:
         reason: why it is dead: ``retries``, ``crash`` …
         error_type: class name of the last exception.
         last_error: the last error.
-        place: where in the user's code it was raised, ``module:function``; or empty.
+        location: where in the user's code it was raised, ``module:function``; or empty.
         fingerprint: of its cluster.
         note: what an operator wrote about it.
         created_at: when the task died.
@@ -158,7 +158,7 @@ class LetterView:
     reason: str
     error_type: str
     last_error: str
-    place: str
+    location: str
     fingerprint: str
     note: str
     submitted_at: datetime
@@ -254,7 +254,7 @@ async def find(
 async def clusters(
     store: DeadLetters, query: LetterQuery, registry: Callable[[], Registry]
 ) -> ClusterPage:
-    """Return what dead letters have in common: class, exception and place; the newest first."""
+    """Group dead letters by class, exception and location; newest first."""
     found = await store.clusters(query.filter(registry))
     some = cut(found, query)
     numbers = {status: sum(item.statuses[status] for item in found) for status in Status}
@@ -314,11 +314,11 @@ async def resubmit(client: Client, row: int, *, again: bool = False) -> Handle[A
     return handle
 
 
-@audited(Action.DISCARD, "dead letter {row}: {note}")
-async def discard(store: DeadLetters, log: Log, row: int, note: str = "") -> None:
+@audited(Action.DISCARD, "dead letter {row}: {why}")
+async def discard(store: DeadLetters, log: Log, row: int, why: str = "") -> None:
     """Delete a letter."""
     await store.discard(row)
-    await log("dlq-discard", _rows(1, row, note))
+    await log("dlq-discard", _rows(1, row, why))
 
 
 @audited(Action.RESUBMIT, "note on dead letter {row}: {note}")
@@ -365,9 +365,9 @@ async def discard_many(
             await log("dlq-discard", f"{counted(gone, 'row')}, {words}")
 
 
-def _rows(number: int, last: int, note: str = "") -> str:
+def _rows(number: int, last: int, why: str = "") -> str:
     text = f"row {last}" if number == 1 else f"{number} rows, the last {last}"
-    return f"{text}: {note}" if note else text
+    return f"{text}: {why}" if why else text
 
 
 def _attempt(entry: Mapping[str, Any]) -> AttemptView:

@@ -24,7 +24,7 @@ from nonet.rules.findings.overview import troubles
 from nonet.rules.findings.refusal import Waiters
 from nonet.rules.findings.situation import Crew, Deaths, Overview, RedisState, Running, Situation
 from nonet.rules.findings.throughput import seconds_to_empty
-from nonet.rules.fingerprints import fingerprint_of, place_of
+from nonet.rules.fingerprints import fingerprint_of, location_of
 from nonet.rules.outcomes import Reason
 from nonet.rules.viewing import for_viewer
 from nonet.stores.namespace.events import Event
@@ -260,9 +260,9 @@ async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
     newest: dict[tuple[str, str], tuple[EndedTask, str]] = {}
     numbers: Counter[tuple[str, str]] = Counter()
     for task in await stores.history.ended(states=_FAILED, since=_LOOK_BACK, limit=_MOST):
-        place = place_of(task.traceback)
-        cause = fingerprint_of(task.name, task.error_type, task.reason, place)
-        newest.setdefault((cause, task.state), (task, place))  # they are read newest first
+        location = location_of(task.traceback)
+        cause = fingerprint_of(task.name, task.error_type, task.reason, location)
+        newest.setdefault((cause, task.state), (task, location))  # they are read newest first
         numbers[cause, task.state] += 1
     return [
         Deaths(
@@ -274,10 +274,10 @@ async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
             id=task.id,
             seconds_ago=(now - task.ended).total_seconds(),
             cause=key[0],
-            place=place,
+            location=location,
             is_crash=task.reason in _CRASHES or task.error_type in _CRASHED,
         )
-        for key, (task, place) in newest.items()
+        for key, (task, location) in newest.items()
     ]
 
 

@@ -182,14 +182,14 @@ async def reveal(client: Client, entry: str, registry: Registry) -> Content:
     return Content(arguments, mask_names(envelope.labels), "")
 
 
-@audited(Action.DISCARD, "quarantined message {entries}: {note}")
-async def discard(stores: Stores, entries: Sequence[str], note: str = "") -> list[str]:
+@audited(Action.DISCARD, "quarantined message {entries}: {why}")
+async def discard(stores: Stores, entries: Sequence[str], why: str = "") -> list[str]:
     """Delete messages for good; return those that were there.
 
     Raises:
         NotFoundError: none was there, or an id is malformed.
     """
-    done = await stores.quarantine.discard(entries, who(), note)
+    done = await stores.quarantine.discard(entries, who(), why)
     gone = [entry for entry, was_there in zip(entries, done, strict=True) if was_there]
     if entries and not gone:
         raise NotFoundError(

@@ -1,4 +1,4 @@
-"""Find dead letters of the same cause: the place of their error in the user's code. Pure."""
+"""Find dead letters of the same cause: the location of their error in the user's code. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Frame(NamedTuple):
         return f"{_module(self.file)}:{self.function}"[:_LONGEST_PLACE]
 
 
-def place_of(traceback: str) -> str:
+def location_of(traceback: str) -> str:
     """Return where in the user's code an error was raised, as ``module:function``.
 
     That is the innermost frame of the last exception outside of Nonet, Python and installed
@@ -51,10 +51,10 @@ def place_of(traceback: str) -> str:
         traceback: in the form that Python prints.
 
     Returns:
-        The place; empty if the text has no frame.
+        The location; empty if the text has no frame.
 
     Example:
-        >>> place_of('''Traceback (most recent call last):
+        >>> location_of('''Traceback (most recent call last):
         ...   File "/srv/mail/tasks.py", line 31, in execute
         ...   File "/usr/lib/python3.12/smtplib.py", line 255, in __init__
         ... TimeoutError: timed out''')
@@ -68,7 +68,7 @@ def place_of(traceback: str) -> str:
     return next((str(frames[-1]) for frames in links if frames), "")
 
 
-def fingerprint_of(task_class: str, error_type: str, reason: str, place: str) -> str:
+def fingerprint_of(task_class: str, error_type: str, reason: str, location: str) -> str:
     """Return the same 16 hexadecimal digits for all dead letters with the same cause.
 
     The text of the error does not count, because it often names an id or a number.
@@ -76,14 +76,14 @@ def fingerprint_of(task_class: str, error_type: str, reason: str, place: str) ->
     Args:
         task_class: full name of the class.
         error_type: class name of the exception.
-        reason: why the task died; counts only without a place.
-        place: what `place_of` returned.
+        reason: why the task died; counts only without a location.
+        location: what `location_of` returned.
 
     Example:
         >>> fingerprint_of("mail:Send", "TimeoutError", "retries", "mail.tasks:execute")
         '9e7ff739af7d1835'
     """
-    parts = (task_class, error_type, place or f"reason {reason}")
+    parts = (task_class, error_type, location or f"reason {reason}")
     text = "\0".join(parts).encode("utf-8", "surrogatepass")
     return hashlib.sha256(text).hexdigest()[:_DIGITS]
 

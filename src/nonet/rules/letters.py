@@ -16,10 +16,10 @@ from nonet.rules.pipelines import key_in, pipeline_of
 class Status(StrEnum):
     """What happened to a dead letter."""
 
-    #: not submitted again; if `DeadLetter.resubmitted_as` is set, perhaps submitted
+    #: not known to be resubmitted; with `DeadLetter.resubmitted_as`, a resubmission was started
     PENDING = "PENDING"
-    DISPATCHED = "DISPATCHED"  #: submitted again, as `DeadLetter.resubmitted_as`
-    FAILED = "FAILED"  #: submitted again, and that task died as well; it has a row of its own
+    DISPATCHED = "DISPATCHED"  #: resubmitted as `DeadLetter.resubmitted_as`
+    FAILED = "FAILED"  #: resubmitted, and that task died as well; it has a row of its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,10 +76,11 @@ class DeadLetter(NewDeadLetter):
     Attributes:
         id: number of the row; after ``TRUNCATE`` another letter may get it.
         namespace: namespace of the task.
+        last_error: class and text of the last exception; the reason if there was none.
         resubmitted_as: the task that repeats it, or is about to.
-        resubmissions: how many repeats there were before that task.
+        resubmissions: earlier resubmissions of this letter.
         fingerprint: the same for all letters with one cause, see `rules.fingerprints`.
-        place: where in the user's code the error was raised, ``module:function``; or empty.
+        location: where in the user's code the error was raised, ``module:function``; or empty.
         note: what an operator wrote about it.
     """
 
@@ -91,7 +92,7 @@ class DeadLetter(NewDeadLetter):
     resubmissions: int
     created_at: datetime
     fingerprint: str = ""
-    place: str = ""
+    location: str = ""
     note: str = ""
 
     @property
@@ -146,16 +147,17 @@ class LetterFilter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """Dead letters of the same class, exception and place.
+    """Dead letters of the same class, exception and location.
 
     Attributes:
         fingerprint: the fingerprint that they share.
-        newest: row of the newest letter; the following fields describe it.
+        newest: row of the newest letter; `task_class`, `error_type`, `reason`, `location` and
+            `last_error` describe it.
         task_class: full name of the class.
         error_type: class name of the exception.
         reason: why the task died.
-        place: where in the user's code the error was raised, ``module:function``; or empty.
-        last_error: its first characters.
+        location: where in the user's code the error was raised, ``module:function``; or empty.
+        last_error: start of the error text of that letter.
         count: number of letters.
         statuses: number of letters in each status, including zeros.
         first: when the first of them died.
@@ -170,7 +172,7 @@ class Cluster:
     task_class: str
     error_type: str
     reason: str
-    place: str
+    location: str
     last_error: str
     count: int
     statuses: Mapping[Status, int]

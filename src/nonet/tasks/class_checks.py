@@ -58,10 +58,10 @@ def check_class(cls: type[BaseTask]) -> None:
         RegistrationError: ``execute`` is missing or a generator, or an attribute has a wrong value.
     """
     if cls in _OURS or not callable(getattr(cls, "execute", None)):
-        raise RegistrationError(f"{place_of(cls)} has no execute() method: define one")
+        raise RegistrationError(f"{location_of(cls)} has no execute() method: define one")
     if inspect.isgeneratorfunction(cls.execute) or inspect.isasyncgenfunction(cls.execute):
         raise RegistrationError(
-            f"{place_of(cls)}: execute() is a generator: return the result instead of yielding it"
+            f"{location_of(cls)}: execute() is a generator: return the result, do not yield it"
         )
     for name, is_valid, expected in _RULES:
         if name == "retry_policy" and has_default_policy(cls):
@@ -85,7 +85,7 @@ def check_fields(cls: type[BaseTask], fields: Iterable[str]) -> None:
     for name in fields:
         if name in attributes_of(cls):
             raise RegistrationError(
-                f"{place_of(cls)}: {name} is a field, which is an argument of each task: write "
+                f"{location_of(cls)}: {name} is a field, which is an argument of each task: write "
                 f"`{name} = …`, or annotate it as ClassVar"
             )
 
@@ -102,17 +102,17 @@ def unread_attributes(cls: type[BaseTask]) -> Iterator[str]:
             continue
         for name in _declared(base):
             if advice := _advice(name, vars(base).get(name), cls):
-                yield f"{place_of(base)}: {name} has no effect: {advice}"
+                yield f"{location_of(base)}: {name} has no effect: {advice}"
 
 
 def lacks_execute(cls: type[BaseTask]) -> str:
     """A warning that a class without ``execute`` is not a task; empty for a base class."""
     if inspect.isabstract(cls) or cls.__subclasses__():
         return ""
-    return f"{place_of(cls)} has no execute() and is not a task"
+    return f"{location_of(cls)} has no execute() and is not a task"
 
 
-def place_of(cls: type) -> str:
+def location_of(cls: type) -> str:
     """The name of a class with its module."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
@@ -167,7 +167,7 @@ def _check_value(
 ) -> None:
     if not is_valid(value):
         raise RegistrationError(
-            f"{place_of(cls)}: {name} is {value!r:.100}, but must be {expected}"
+            f"{location_of(cls)}: {name} is {value!r:.100}, but must be {expected}"
         )
 
 
@@ -175,28 +175,28 @@ def _check_timeouts(cls: type[BaseTask]) -> None:
     soft, hard = cls.soft_timeout, cls.hard_timeout
     if soft is not None and hard is not None and hard < soft:
         raise RegistrationError(
-            f"{place_of(cls)}: hard_timeout is {hard:g} s, but must not be shorter than "
+            f"{location_of(cls)}: hard_timeout is {hard:g} s, but must not be shorter than "
             f"soft_timeout, {soft:g} s"
         )
 
 
 def _check_limits(cls: type[BaseTask]) -> None:
-    place = place_of(cls)
+    location = location_of(cls)
     if cls.memory_limit is not None:
         try:
             allowed = parse_bytes(cls.memory_limit)
         except ValueError as error:
-            raise RegistrationError(f"{place}: memory_limit: {error}") from None
+            raise RegistrationError(f"{location}: memory_limit: {error}") from None
         if allowed < LEAST_MEMORY_LIMIT:
             raise RegistrationError(
-                f"{place}: memory_limit is {cls.memory_limit!r}, but a process alone needs "
+                f"{location}: memory_limit is {cls.memory_limit!r}, but a process alone needs "
                 f"{format_bytes(LEAST_MEMORY_LIMIT)}"
             )
     limited = cls.memory_limit is not None or cls.cpu_limit is not None
     if cls.isolation == Isolation.LOOP and limited:
         name = "cpu_limit" if cls.memory_limit is None else "memory_limit"
         raise RegistrationError(
-            f"{place}: {name} cannot be enforced with isolation LOOP, where many tasks share a "
+            f"{location}: {name} cannot be enforced with isolation LOOP, where many tasks share a "
             "process: use CHILD or FRESH"
         )
 
@@ -208,7 +208,7 @@ def _check_unique(cls: type[BaseTask]) -> None:
     elif cls.unique is not None and issubclass(cls, PeriodicBaseTask):
         problem = "set _overlap, which controls overlapping occurrences of a periodic class"
     if problem:
-        raise RegistrationError(f"{place_of(cls)}: unique: {problem}")
+        raise RegistrationError(f"{location_of(cls)}: unique: {problem}")
 
 
 def _declared(cls: Any) -> Iterable[str]:

@@ -27,7 +27,7 @@ from nonet.tasks.class_checks import (
     check_class,
     check_fields,
     lacks_execute,
-    place_of,
+    location_of,
     unread_attributes,
 )
 from nonet.tasks.entry_points import IMPORT_ERRORS, entries, import_problem, installed, load
@@ -60,9 +60,9 @@ class TaskClass(Struct, frozen=True, dict=True):
     arguments: Arguments
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the class is defined."""
-        return place_of(self.cls)
+        return location_of(self.cls)
 
     @cached_property
     def distribution(self) -> Distribution | None:
@@ -148,7 +148,7 @@ class Registry:
         """Register every task class that a module defines.
 
         A module may define ``nonet_task_modules()`` instead: a function that returns the modules to
-        load in its place, by category.
+        load in its location, by category.
 
         Args:
             category: category of the classes; empty: the last part of the module name.
@@ -248,7 +248,7 @@ class Registry:
         """
         name = self._names.get(cls)
         if name is None:
-            problem = f"task class {place_of(cls)} is not registered"
+            problem = f"task class {location_of(cls)} is not registered"
             if cls.__module__ == "__main__":
                 raise RegistrationError(f"{problem}: {_IN_MAIN}")
             raise RegistrationError(
@@ -329,7 +329,7 @@ def _where(item: TaskClass) -> str:
     """Where a class is defined, with the file and line of its ``execute`` if known."""
     code = getattr(inspect.unwrap(vars(item.cls).get("execute", item.cls)), "__code__", None)
     line = f", {code.co_filename}:{code.co_firstlineno}" if code else ""
-    return f"{item.place} ({item.package}{line})"
+    return f"{item.location} ({item.package}{line})"
 
 
 def _normal(package: str) -> str:
@@ -338,21 +338,22 @@ def _normal(package: str) -> str:
 
 def _check_min_version(added: TaskClass) -> None:
     """Refuse a ``min_version`` that no worker could ever satisfy or compare."""
-    place, least = added.place, added.cls.min_version
+    location, least = added.location, added.cls.min_version
     if least is None:
         return
     if not isinstance(least, str) or not is_version(least):
         raise RegistrationError(
-            f"{place}: min_version is {least!r:.100}, but must be a version as in '1.4' or "
+            f"{location}: min_version is {least!r:.100}, but must be a version as in '1.4' or "
             "'2.0.dev0' (PEP 440), or None"
         )
     if added.distribution is None:
         raise RegistrationError(
-            f"{place}: min_version is {least!r}, but module {added.cls.__module__} belongs to no "
-            "installed distribution, so workers have no version to compare: install it as a package"
+            f"{location}: min_version is {least!r}, but module {added.cls.__module__} belongs to "
+            "no installed distribution, so workers have no version to compare: install it as a "
+            "package"
         )
     if problem := added.too_old_for(least):
-        raise RegistrationError(f"{place}: min_version: the class submitted here {problem}")
+        raise RegistrationError(f"{location}: min_version: the class submitted here {problem}")
 
 
 def locked_types(cls: type[BaseTask]) -> set[str]:

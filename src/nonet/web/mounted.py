@@ -31,13 +31,13 @@ class Mounted:
     Args:
         path: where it is mounted, for messages.
         settings: those of the dashboard; where it listens is not used.
-        check: returns who sends a request, None for a stranger; None: as the settings say.
+        check: returns the user, or None to deny access. Without it, the settings decide.
     """
 
     def __init__(self, path: str, settings: WebSettings, check: Check | None = None) -> None:
         self._path = path
         self._settings = settings
-        self._access = Checked(check) if check else None
+        self._access = CallbackAccess(check) if check else None
         self._app: FastAPI | None = None
 
     @asynccontextmanager
@@ -71,13 +71,13 @@ class Mounted:
             )
         outer, path = scope.get("app_root_path", ""), scope["path"]
         if outer and not path.startswith(f"{outer}/"):
-            # A proxy has removed the path of the outer application; Starlette finds routes with it.
+            # Starlette matches routes by the full path; a proxy has stripped the prefix.
             scope = {**scope, "path": outer + path}
         await self._app(scope, receive, send)
 
 
-class Checked:
-    """Lets a function of the outer application find who sends a request: an `Access`."""
+class CallbackAccess:
+    """An `Access` that calls the outer application's function to identify the user."""
 
     def __init__(self, check: Check) -> None:
         self._check = check

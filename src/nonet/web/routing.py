@@ -59,10 +59,10 @@ class Reason(Body):
 NO_REASON = Reason()
 
 
-class Note(Body):
-    """What an operator notes."""
+class Discard(Body):
+    """How something is deleted."""
 
-    note: Text = Field(default="", description="For people, events and audit.")
+    why: Text = Field(default="", description="Why; events and audit record it.")
 
 
 class Made(BaseModel):

@@ -32,7 +32,7 @@ STUCK = replace(HOLDER, usual_seconds=2.0)
 
 
 FOREIGN = {("files:Audit", "small"): 5}
-DEATHS = Deaths("files:Audit", "ValueError: no", 3, "t-9", 12, place="files.tasks:execute")
+DEATHS = Deaths("files:Audit", "ValueError: no", 3, "t-9", 12, location="files.tasks:execute")
 BOMB = Deaths("files:Bomb", "TaskCrashed: killed by signal 9", 1, "t-8", 12, is_crash=True)
 BY_HAND = Override("limiter:conc:job:7", Limit(1), "ann@host 7", SINCE, Limit(50))
 DIED = "files:Audit dies: ValueError: no at files.tasks:execute (task-run result t-9); 3 tasks …"

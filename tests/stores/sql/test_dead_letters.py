@@ -538,7 +538,7 @@ async def test_one_cause_is_one_cluster(letters: DeadLetters, database: Database
     newest, cluster = await letters.clusters(LetterFilter())
     assert (newest.task_class, newest.newest, newest.count) == ("a:B", other, 1)
     assert (cluster.task_class, cluster.error_type) == ("a:A", "KeyError")
-    assert (cluster.place, cluster.newest) == ("shop.bill:pay", rows[-1])
+    assert (cluster.location, cluster.newest) == ("shop.bill:pay", rows[-1])
     assert cluster.last_error == "KeyError: invoice 3"
     assert (cluster.count, cluster.last_hour, cluster.last_day, cluster.last_week) == (4, 1, 2, 3)
     assert cluster.statuses == {Status.PENDING: 3, Status.DISPATCHED: 0, Status.FAILED: 1}

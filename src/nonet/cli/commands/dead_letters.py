@@ -38,7 +38,6 @@ from nonet.rules.letters import LetterFilter
 from nonet.stores.sql.dead_letters import DeadLetters
 
 if TYPE_CHECKING:
-    from nonet.stores.sql.dead_letters import DeadLetters
     from nonet.tasks.registry import Registry
 
 app = typer.Typer(
@@ -49,23 +48,23 @@ _LETTER = (
     "status task=shown_class task_id reason retries=retry_count died=created_at error=first_line"
 )
 _CLUSTER = (
-    "cluster=fingerprint task=shown_class error=cause place letters=count pending last_day first "
-    "last"
+    "cluster=fingerprint task=shown_class error=cause location letters=count pending last_day "
+    "first last"
 )
 _DETAILS = (
-    "id status task_class task_id pipeline row_key reason last_error place cluster=fingerprint "
+    "id status task_class task_id pipeline row_key reason last_error location cluster=fingerprint "
     "note submitted_at last_attempted_at died=created_at retries=retry_count max_retries vo "
     "parent_id resubmitted_from resubmitted_as resubmissions labels"
 )
 _NOTHING = "no dead letter matches"
 
 Row = Annotated[int, typer.Argument(metavar="ROW", help="Number of the row, see 'dlq list'.")]
-Note = Annotated[str, typer.Option(help="Why, for 'task-run events'.", show_default="none")]
+Why = Annotated[str, typer.Option(help="Why, shown by 'task-run events'.", show_default="none")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Which letters a command acts on: named rows; or how many of those that filters select."""
+    """Which letters a command acts on: named rows, or the first N that match."""
 
     rows: Annotated[
         list[int] | None,
@@ -125,7 +124,7 @@ class Rows:
     async def measured(
         self, letters: DeadLetters, chosen: LetterFilter
     ) -> tuple[int, LetterFilter]:
-        """Return how many letters exist now, and a filter for them."""
+        """Return how many letters match now, and a filter fixed to them."""
         if self.limit is None:
             return await dead_letters.measure(letters, chosen)
         found = [row async for page in self.pages(letters, chosen) for row in page]
@@ -160,9 +159,9 @@ async def list_(
 @app.command()
 @operation
 async def clusters(target: CodeTarget, query: LetterQuery, as_json: Json = False) -> None:
-    """List what dead letters have in common: class, exception and place; the newest first.
+    """Group dead letters by class, exception and location; newest first.
 
-    The place is the innermost function of your code in the traceback. 'dlq list', 'dlq resubmit'
+    The location is the innermost function of your code in the traceback. 'dlq list', 'dlq resubmit'
     and 'dlq discard' take a cluster with --cluster.
 
     \b
@@ -216,16 +215,15 @@ async def resubmit(
         bool,
         typer.Option(
             "--again",
-            help="Also resubmit letters that were resubmitted before, unless the new task is "
-            "live or done; and letters whose new id belongs to another task.",
+            help="Also resubmit letters whose new task failed, or whose new id another task has.",
         ),
     ] = False,
     rate: Annotated[
         float | None,
         typer.Option(
             min=0.001,
-            help="Start at most this many a second. All are submitted now; those that are not due "
-            "are delayed, so the command does not stay.",
+            help="Start at most this many a second. All tasks are submitted at once with "
+            "staggered delays; the command does not wait.",
             show_default="all start at once",
         ),
     ] = None,
@@ -287,17 +285,17 @@ def _check_status(status: str | None, again: bool) -> None:
 @app.command()
 @operation
 async def discard(
-    target: CodeTarget, query: LetterSelection, rows: Rows, note: Note = "", as_json: Json = False
+    target: CodeTarget, query: LetterSelection, rows: Rows, why: Why = "", as_json: Json = False
 ) -> int:
     """Delete dead letters: named rows, or those that filters select, and print their number.
 
     The oldest come first. If it fails, letters deleted so far stay deleted. 'task-run events' shows
-    who deleted them and the note, if Redis answers.
+    who deleted them and why, if Redis answers.
 
     Exit codes: 0 all deleted, 1 some not, 3 SQL unreachable; for one named row also 4 no such row.
 
     \b
-    task-run dlq discard 17 --note "sent by hand"
+    task-run dlq discard 17 --why "sent by hand"
     task-run dlq discard --older-than 30d --status DISPATCHED --dry-run
     """
     chosen, log = rows.filter(target, query), partial(_log, target)
@@ -305,7 +303,7 @@ async def discard(
         if chosen is None:
 
             async def one(row: int) -> dict[str, Any]:
-                await dead_letters.discard(letters, log, row, note)
+                await dead_letters.discard(letters, log, row, why)
                 return {}
 
             report = Report("dead letter", "row", as_json, are_named=True)
@@ -314,7 +312,7 @@ async def discard(
         number, exact = await rows.measured(letters, chosen)
         if rows.dry_run:
             return _preview(number, exact, as_json)
-        words = f"{query.in_words}: {note}".removesuffix(": ")
+        words = f"{query.in_words}: {why}".removesuffix(": ")
         gone = 0
         try:
             with Progress("dead letters") as progress:

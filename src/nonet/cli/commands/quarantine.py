@@ -126,14 +126,14 @@ async def reveal(target: CodeTarget, entry: Entry, as_json: Json = False) -> Non
 async def discard(
     target: Target,
     selection: Selection,
-    note: Annotated[
-        str, typer.Option(help="Why, for 'task-run events'.", show_default="none")
+    why: Annotated[
+        str, typer.Option(help="Why, shown by 'task-run events'.", show_default="none")
     ] = "",
     as_json: Json = False,
 ) -> int:
     """Delete quarantined messages for good.
 
-    'task-run events' shows who deleted them and the note.
+    'task-run events' shows who deleted them and why.
 
     Exit codes: 0 all deleted, 1 some not, 4 no such entry.
 
@@ -142,7 +142,7 @@ async def discard(
     """
     async with target.stores() as stores:
         chosen = await selection.resolve(stores.quarantine)
-        gone = await quarantine.discard(stores, chosen, note)
+        gone = await quarantine.discard(stores, chosen, why)
     report = selection.report(as_json)
     for entry in chosen:
         if entry in gone:

@@ -37,7 +37,7 @@ def _deaths(found: Situation) -> Iterator[Finding]:
             continue
         verb = "expires" if death.state == "expired" else "dies"
         verb = "kills its process" if death.is_crash else verb
-        at = f" at {death.place}" if death.place else ""
+        at = f" at {death.location}" if death.location else ""
         show = remedies.of_task("result", death.id)
         tasks = counted(death.number, "task")
         problem = (

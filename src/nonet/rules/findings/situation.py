@@ -24,7 +24,7 @@ class Deaths:
 
     Attributes:
         cause: what they have in common, see `nonet.rules.fingerprints`.
-        place: where in the user's code the error was raised; empty: unknown.
+        location: where in the user's code the error was raised; empty: unknown.
         is_crash: their processes died.
         error: the last error in one line; `id` is that of its task.
         seconds_ago: time since the last of them.
@@ -40,7 +40,7 @@ class Deaths:
     state: str = "dead"
     size: str = ""
     cause: str = ""
-    place: str = ""
+    location: str = ""
     is_crash: bool = False
 
 

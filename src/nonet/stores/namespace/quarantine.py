@@ -101,12 +101,12 @@ class Quarantine(RedisStore):
             raise NotFoundError(_unknown(entry))
         return _entry(*found[0])
 
-    async def discard(self, entries: Sequence[str], who: str, note: str = "") -> list[bool]:
+    async def discard(self, entries: Sequence[str], who: str, why: str = "") -> list[bool]:
         """Delete entries. Return False for each that did not exist.
 
         Args:
             who: the operator, for the event stream.
-            note: why, for the event stream.
+            why: for the event stream.
 
         Raises:
             NotFoundError: an id is malformed; no entry was deleted.
@@ -116,7 +116,7 @@ class Quarantine(RedisStore):
         gone: list[bool] = []
         for start in range(0, len(entries), _DISCARDED_AT_ONCE):
             chunk = entries[start : start + _DISCARDED_AT_ONCE]
-            answer = await self._scripts.run("discard_quarantined", who, note, *chunk)
+            answer = await self._scripts.run("discard_quarantined", who, why, *chunk)
             gone += [one == 1 for one in answer]
         return gone
 

@@ -58,7 +58,7 @@ def _counting(now: datetime) -> sa.Select[Any]:
 
 async def _samples(database: Database, rows: Sequence[int]) -> dict[int, Any]:
     text = sa.func.substr(_ROW.last_error, 1, _SHOWN_CHARACTERS).label("last_error")
-    query = sa.select(_ROW.id, _ROW.task_class, _ROW.error_type, _ROW.reason, _ROW.place, text)
+    query = sa.select(_ROW.id, _ROW.task_class, _ROW.error_type, _ROW.reason, _ROW.location, text)
     found = await database.rows(query.where(_ROW.id.in_(rows)))
     return {row.id: row for row in found}
 
@@ -79,7 +79,7 @@ def _cluster(parts: Sequence[Any], sample: Any) -> Cluster:
         task_class=sample.task_class,
         error_type=sample.error_type,
         reason=sample.reason,
-        place=sample.place,
+        location=sample.location,
         last_error=sample.last_error,
         count=sum(statuses.values()),
         statuses={status: statuses.get(status, 0) for status in Status},

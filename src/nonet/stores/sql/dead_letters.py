@@ -119,7 +119,7 @@ class DeadLetters:
         return readable("dlq_tasks", "DISCARD", entries, lambda _, row: parse(row))
 
     async def clusters(self, selection: LetterFilter) -> builtins.list[Cluster]:
-        """Letters that pass a filter, grouped by class, exception and place; the newest first.
+        """Letters that pass a filter, grouped by class, exception and location; newest first.
 
         They are counted by an index. A filter by reason or task has to read all rows instead.
         """

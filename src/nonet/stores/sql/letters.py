@@ -15,7 +15,7 @@ from nonet.base.errors import MalformedMessageError
 from nonet.base.messages.documents import decrypted_bytes
 from nonet.base.messages.encryption import MARK, Cipher, is_encrypted_text
 from nonet.rules.findings import remedies
-from nonet.rules.fingerprints import fingerprint_of, place_of
+from nonet.rules.fingerprints import fingerprint_of, location_of
 from nonet.rules.letters import DeadLetter, LetterFilter, NewDeadLetter, Status
 from nonet.stores.sql.database import LONG_BINARY, LONG_TEXT, UtcDateTime
 
@@ -69,7 +69,7 @@ dlq_tasks = sa.Table(
     sa.Column("error_message", sa.Text(), nullable=False),
     sa.Column("last_error", sa.Text(), nullable=False),
     sa.Column("fingerprint", sa.String(16), nullable=False),
-    sa.Column("place", sa.String(255), nullable=False),
+    sa.Column("location", sa.String(255), nullable=False),
     sa.Column("note", sa.String(1000), nullable=False),
     sa.Column("labels", _Json(), nullable=False),
     sa.Column("history", _Json(), nullable=False),
@@ -108,7 +108,7 @@ def columns(letter: NewDeadLetter, cipher: Cipher) -> dict[str, Any]:
     """The columns of a new row.
 
     Args:
-        cipher: decrypts the traceback, which tells the place of the error.
+        cipher: decrypts the traceback, which has the location of the error.
     """
     error = _last_error(letter.error_type, letter.error_message) or letter.reason
     traceback = cipher.decrypt_text(letter.traceback, letter.task_id, "traceback")
@@ -147,10 +147,10 @@ def _last_error(error_type: str, message: str) -> str:
 
 
 def cause(task_class: str, error_type: str, reason: str, traceback: str) -> dict[str, str]:
-    """The columns ``fingerprint`` and ``place`` of a letter."""
-    place = _chars(place_of(storable(traceback, TRACEBACK_BYTES)), 255)
+    """The columns ``fingerprint`` and ``location`` of a letter."""
+    location = _chars(location_of(storable(traceback, TRACEBACK_BYTES)), 255)
     values = _chars(task_class, 255), _chars(error_type, 255), _chars(reason, 64)
-    return {"fingerprint": fingerprint_of(*values, place), "place": place}
+    return {"fingerprint": fingerprint_of(*values, location), "location": location}
 
 
 def letter_of(row: sa.Row[Any], cipher: Cipher, **absent: Any) -> DeadLetter:

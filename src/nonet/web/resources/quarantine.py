@@ -12,7 +12,7 @@ from nonet.operate.lists import ListQuery
 from nonet.operate.quarantine import Content, Entries, EntryInFull, Retried, dump
 from nonet.rules.permissions import Principal
 from nonet.web.rendering import back, path_of, render
-from nonet.web.routing import FormText, Note, resource
+from nonet.web.routing import Discard, FormText, resource
 from nonet.web.site import SiteOf, Viewer, may
 
 api, pages = resource("quarantine"), APIRouter(include_in_schema=False)
@@ -53,11 +53,11 @@ async def retry_quarantine_entry(site: SiteOf, who: Retrier, entry: Entry) -> Re
 
 @api.post("/quarantine/{entry}/discard", status_code=204)
 async def discard_quarantine_entry(
-    site: SiteOf, who: Discarder, entry: Entry, why: Note | None = None
+    site: SiteOf, who: Discarder, entry: Entry, how: Discard | None = None
 ) -> None:
     """Delete a quarantined message."""
-    note = why.note if why else ""
-    await site.perform(who, quarantine.discard, site.stores, [entry], note)
+    why = how.why if how else ""
+    await site.perform(who, quarantine.discard, site.stores, [entry], why)
 
 
 @pages.get("/quarantine", name="quarantine")
@@ -92,8 +92,8 @@ async def retry(request: Request, site: SiteOf, who: Retrier, entry: str) -> Res
 
 @pages.post("/quarantine/{entry}/discard", name="discard_quarantined")
 async def discard(
-    request: Request, site: SiteOf, who: Discarder, entry: str, note: FormText = ""
+    request: Request, site: SiteOf, who: Discarder, entry: str, why: FormText = ""
 ) -> Response:
     """Delete an entry."""
-    await site.perform(who, quarantine.discard, site.stores, [entry], note.strip())
+    await site.perform(who, quarantine.discard, site.stores, [entry], why.strip())
     return back(request, path_of(request, "quarantine"), f"Discarded entry {entry}.")

@@ -93,9 +93,9 @@ async def again(site: Site, who: Principal, row: int, again: bool) -> str:
     return str(await site.perform(who, dead_letters.resubmit, client, row, again=again))
 
 
-async def discard(site: Site, who: Principal, row: int, note: str) -> None:
+async def discard(site: Site, who: Principal, row: int, why: str) -> None:
     store = await site.nonet.dead_letters()
-    await site.perform(who, dead_letters.discard, store, _log(site), row, note)
+    await site.perform(who, dead_letters.discard, store, _log(site), row, why)
 
 
 async def annotate(site: Site, who: Principal, row: int, note: str) -> None:
@@ -120,10 +120,10 @@ async def resubmit_many(
 
 
 async def discard_many(
-    site: Site, who: Principal, exact: LetterFilter, number: int, words: str, note: str
+    site: Site, who: Principal, exact: LetterFilter, number: int, words: str, why: str
 ) -> Bulk:
     store = await site.nonet.dead_letters()
-    text = f"{words}: {note}".removesuffix(": ")
+    text = f"{words}: {why}".removesuffix(": ")
     bulk = Bulk(Action.DISCARD, f"discard {text}", who.name, number)
     purged = dead_letters.discard_many(store, _log(site), exact, text)
     return await _begun(site, who, bulk, _each(purged))

@@ -25,7 +25,6 @@ from nonet.web.site import Discarder, Resubmitter, Site, SiteOf, Viewer
 pages = APIRouter(include_in_schema=False)
 
 _DEFAULT_RATE = 10
-_WORDS = {Status.PENDING: "open", Status.DISPATCHED: "resubmitted", Status.FAILED: "failed again"}
 _WITHIN = {"1h": "hour", "1d": "day", "7d": "week"}
 _PATH = "/dead-letters"
 _Selected = Annotated[LetterSelection, Query()]
@@ -62,7 +61,7 @@ async def show_letters(
         422 if values["problem"] else 200,
         query=query,
         selection=LetterSelection.model_validate(query.given),
-        words=_WORDS,
+        statuses=list(Status),
         within=_WITHIN,
         classes=sorted(item.name for item in site.registry),
         bulks=site.bulks.recent(),
@@ -132,11 +131,11 @@ async def discard_all(
     who: Discarder,
     query: _Selected,
     up_to: Annotated[Row, Form()],
-    note: FormText = "",
+    why: FormText = "",
 ) -> Response:
     """Delete the letters that existed at the preview."""
     number, exact = await letters.measured(site, query.filter(lambda: site.registry, up_to=up_to))
-    bulk = await letters.discard_many(site, who, exact, number, query.in_words, note.strip())
+    bulk = await letters.discard_many(site, who, exact, number, query.in_words, why.strip())
     text = f"Discarding {bulk.total} letters. It continues when you leave this page."
     return back(request, path_of(request, "dead_letters"), text)
 
@@ -166,7 +165,6 @@ async def _render(
         request,
         "dead_letter.html",
         letter=letter,
-        words=_WORDS,
         successor=successor,
         why_not_again=_why_not_again(letter, site),
         revealed=revealed,
@@ -199,10 +197,10 @@ async def resubmit(
 
 @pages.post(f"{_PATH}/{{row:int}}/discard", name="discard_letter")
 async def discard(
-    request: Request, site: SiteOf, row: Row, who: Deleter, note: FormText = ""
+    request: Request, site: SiteOf, row: Row, who: Deleter, why: FormText = ""
 ) -> Response:
     """Delete a letter."""
-    await letters.discard(site, who, row, note.strip())
+    await letters.discard(site, who, row, why.strip())
     return back(request, path_of(request, "dead_letters"), f"Discarded dead letter {row}.")
 
 

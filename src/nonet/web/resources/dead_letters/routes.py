@@ -20,7 +20,7 @@ from nonet.rules.letters import LetterFilter, Status
 from nonet.web.bulks import Bulk
 from nonet.web.resources.dead_letters import letters
 from nonet.web.resources.dead_letters.letters import Deleter, Doer, Noter, Revealer, Row
-from nonet.web.routing import Body, Made, Note, ascii_json, resource
+from nonet.web.routing import Body, Discard, Made, Text, ascii_json, resource
 from nonet.web.site import Discarder, Resubmitter, Site, SiteOf, Viewer
 
 api = resource("dead letters")
@@ -63,8 +63,14 @@ class ResubmitLetters(ManyLetters):
     )
 
 
-class DiscardLetters(ManyLetters, Note):
+class DiscardLetters(ManyLetters, Discard):
     """Which letters are deleted, and why."""
+
+
+class Note(Body):
+    """What the next operator should know."""
+
+    note: Text = Field(default="", description="Replaces an earlier note; empty: removes it.")
 
 
 class Resubmission(Body):
@@ -99,7 +105,7 @@ async def list_dead_letters(site: SiteOf, who: Viewer, query: _Listed) -> Page[L
 
 @api.get(f"{_PATH}/clusters")
 async def list_dead_letter_clusters(site: SiteOf, who: Viewer, query: _Listed) -> ClusterPage:
-    """Return what dead letters have in common: class, exception and place; the newest first."""
+    """Group dead letters by class, exception and location; newest first."""
     return await letters.clusters(site, query)
 
 
@@ -129,7 +135,7 @@ async def discard_dead_letters(
     number, exact = await wanted.measured(site)
     if wanted.dry_run:
         return _dry(number, exact)
-    bulk = await letters.discard_many(site, who, exact, number, wanted.in_words, wanted.note)
+    bulk = await letters.discard_many(site, who, exact, number, wanted.in_words, wanted.why)
     return Change(bulk.total, exact.up_to or 0, bulk)
 
 
@@ -174,10 +180,10 @@ async def resubmit_dead_letter(
 
 @api.post(f"{_PATH}/{{row}}/discard", status_code=204)
 async def discard_dead_letter(
-    site: SiteOf, who: Deleter, row: _RowOf, why: Note | None = None
+    site: SiteOf, who: Deleter, row: _RowOf, how: Discard | None = None
 ) -> None:
     """Delete a dead letter."""
-    await letters.discard(site, who, row, why.note if why else "")
+    await letters.discard(site, who, row, how.why if how else "")
 
 
 @api.put(f"{_PATH}/{{row}}/note", status_code=204)

@@ -51,7 +51,7 @@ def _create_dead_letters() -> None:
         sa.Column("error_message", sa.Text(), nullable=False),
         sa.Column("last_error", sa.Text(), nullable=False),
         sa.Column("fingerprint", sa.String(16), nullable=False),
-        sa.Column("place", sa.String(255), nullable=False),
+        sa.Column("location", sa.String(255), nullable=False),
         sa.Column("note", sa.String(1000), nullable=False),
         sa.Column("labels", sa.JSON(), nullable=False),
         sa.Column("history", sa.JSON(), nullable=False),
