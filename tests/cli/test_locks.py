@@ -111,7 +111,7 @@ async def test_release_empties_a_limiter(task_run: TaskRun) -> None:
         async with app.hold(slot):
             pass
     assert plan.code == 2 and "would empty limiter:conc:job:9 of 1" in plan.err
-    assert "emptied of 1; the tasks that it counted continue" in done.out
+    assert "released 1 slot; the tasks that it counted continue" in done.out
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
@@ -138,6 +138,6 @@ async def test_locks_counts_refused_settles(task_run: TaskRun) -> None:
         task_run.redis.delete(f"{{cli}}:r:{delivery.id}")
         assert await app.broker.settle(delivery, "done", b"") == "STALE"
     assert (await task_run("locks", "--json")).err == (
-        "settles refused so far: 1 by attempts that no longer owned their task, "
+        "results rejected so far: 1 by attempts that no longer owned their task, "
         "0 by attempts that had lost a lock\n"
     )

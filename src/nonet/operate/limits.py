@@ -15,7 +15,7 @@ from nonet.base.errors import ConfigurationError, NotFoundError, suggestion
 from nonet.operate.audited import audited
 from nonet.operate.lists import ListQuery, Page, Remember, Text, always, cut
 from nonet.operate.locks import locks_in_use
-from nonet.rules.limit_changes import SHOWN, EffectiveLimit, Place, Source
+from nonet.rules.limit_changes import SHOWN, EffectiveLimit, ParsedAddress, Source
 from nonet.rules.limits import DEFAULT, Limit, LimitAddress, applying, find_object_type
 from nonet.rules.permissions import Action
 from nonet.tasks.locks import TASK, LockedObjectType
@@ -143,7 +143,7 @@ async def unset(stores: Stores, address: LimitAddress) -> None:
 
 
 async def resolve(
-    place: Place, stores: Stores, task_classes: Collection[str]
+    parsed: ParsedAddress, stores: Stores, task_classes: Collection[str]
 ) -> tuple[LimitAddress, str]:
     """Find the object type of an address: registered here, or known to the namespace.
 
@@ -156,7 +156,7 @@ async def resolve(
     Raises:
         ConfigurationError: the type is unknown.
     """
-    where = place.address
+    where = parsed.address
     written, key = where.object_type, where.key
     known: Collection[str] = LockedObjectType.registered()
     found = find_object_type(written, known)
@@ -175,7 +175,7 @@ async def resolve(
         note = f"limits go by the bare class name: this one is for each class {key!r}"
     elif found == TASK and key != DEFAULT and key not in bare:
         note = f"task class {key!r} is not registered here.{suggestion(key, bare)}"
-    return replace(where, object_type=found, key=key), place.note or note
+    return replace(where, object_type=found, key=key), parsed.note or note
 
 
 def _view(item: EffectiveLimit, counter: LockStatus | None) -> LimitView:

@@ -24,7 +24,7 @@ SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ParsedAddress:
     """What an operator wants to limit.
 
     Attributes:
@@ -112,7 +112,7 @@ def override_of(
     return Override(first.address.counter, first.limit, first.by, first.since, otherwise)
 
 
-def place_of(written: str, key: str | None, action: str = "", vo: str = "") -> Place:
+def parse_address(written: str, key: str | None, action: str = "", vo: str = "") -> ParsedAddress:
     """Return the address that an operator wrote.
 
     Args:
@@ -123,13 +123,13 @@ def place_of(written: str, key: str | None, action: str = "", vo: str = "") -> P
         ConfigurationError: it is no limiter, or of another VO.
 
     Example:
-        >>> place_of("limiter:rate:@lhcb:job:7", None).address
+        >>> parse_address("limiter:rate:@lhcb:job:7", None).address
         LimitAddress(object_type='job', key='7', action='', limiter='rate', vo='lhcb')
-        >>> place_of("Job", "7", "copy").limiters
+        >>> parse_address("Job", "7", "copy").limiters
         ('concurrency', 'rate')
     """
     if key is not None:
-        return Place(LimitAddress(written, key, action, vo=vo), (CONCURRENCY, RATE))
+        return ParsedAddress(LimitAddress(written, key, action, vo=vo), (CONCURRENCY, RATE))
     named = LimitAddress.of_counter(written)
     limiters = (CONCURRENCY, RATE) if named is None else (named.limiter,)
     named = named or LimitAddress.of_counter(f"limiter:conc:{written}")
@@ -143,7 +143,7 @@ def place_of(written: str, key: str | None, action: str = "", vo: str = "") -> P
     note = ""
     if limiters == (named.limiter,) and named.counter != written:
         note = f"a limit names one action at most: this one is for all actions of {named.key}"
-    return Place(replace(named, vo=vo or named.vo), limiters, note)
+    return ParsedAddress(replace(named, vo=vo or named.vo), limiters, note)
 
 
 def limit_of(limiter: str, number: str, window: float | None) -> Limit:

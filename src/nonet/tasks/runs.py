@@ -212,7 +212,7 @@ class WorkflowRun(WorkflowId):
         """Run the failed steps again, and the steps that were cancelled because of them.
 
         Steps that are done do not run again, nor do steps whose failure was taken over. The
-        dead letters of the failed steps are withdrawn. If this call is interrupted, the leading
+        dead letters of the failed steps are deleted. If this call is interrupted, the leading
         scheduler continues.
 
         Returns:

@@ -79,7 +79,7 @@ def dev(
     changes nothing until the next save. Ctrl-C drains and ends all processes, a second one ends
     them at once.
 
-    Exit codes: 0 stopped, 2 usage or configuration error, 143 second signal.
+    Exit codes: 0 stopped, 2 usage or configuration error, 143 a second signal stopped it.
 
     \b
     task-run dev mytasks.py

@@ -16,7 +16,7 @@ from nonet.cli.task_classes import loaded
 from nonet.operate import limits
 from nonet.operate.limits import LimitQuery
 from nonet.operate.lists import ListQuery
-from nonet.rules.limit_changes import Place, limit_of, place_of
+from nonet.rules.limit_changes import ParsedAddress, limit_of, parse_address
 from nonet.rules.limits import CONCURRENCY, OFF, RATE, Limit, LimitAddress
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ async def show(target: Target, name: Name, as_json: Json = False) -> None:
     task-run limits show limiter:conc:job:7
     """
     async with target.stores() as stores:
-        print_view(await limits.get(stores, place_of(name, None).address), as_json, _COLUMNS)
+        print_view(await limits.get(stores, parse_address(name, None).address), as_json, _COLUMNS)
 
 
 @app.command()
@@ -109,16 +109,23 @@ async def set_(
     key: Key = None,
     action: Action = None,
     concurrency: Annotated[
-        str | None, typer.Option(metavar="N|off", help="Run at most this many tasks at a time.")
+        str | None,
+        typer.Option(
+            metavar="N|off", help="Run at most this many tasks at a time; off: unlimited."
+        ),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(metavar="N|off", help="Start at most this many in any --window.")
+        str | None,
+        typer.Option(
+            metavar="N|off", help="Start at most this many in any --window; off: unlimited."
+        ),
     ] = None,
     window: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Window of --rate, in seconds.")
     ] = None,
     off: Annotated[
-        bool, typer.Option("--off", help="Remove both limits, including the class default.")
+        bool,
+        typer.Option("--off", help="Set both to unlimited, overriding configuration and class."),
     ] = False,
     vo: Vo = None,
 ) -> None:
@@ -128,8 +135,8 @@ async def set_(
     not stop running tasks. It lasts until 'limits unset', or until Redis loses its data; put
     permanent limits into the configuration. 'task-run events' shows who changed what.
 
-    An object type is refused unless a class registers it here (see --tasks) or the namespace knows
-    it: from its configuration, from other limits, or from locks in use.
+    The type must be registered by a loaded class (--tasks) or already used here: in the
+    configuration, in other limits, or by locks in use.
 
     \b
     task-run limits set limiter:conc:storage_element:CERN-DST:RemoveFile --concurrency 3
@@ -138,11 +145,11 @@ async def set_(
     task-run limits set Job default --off
     """
     values = _values(concurrency, rate, window, off)
-    place = _place(object_type, key, action, vo)
-    if not values.keys() <= set(kinds := place.limiters):
+    parsed = _parsed(object_type, key, action, vo)
+    if not values.keys() <= set(kinds := parsed.limiters):
         raise ConfigurationError(f"{object_type} is a {kinds[0]} limiter: give --{kinds[0]}")
     async with target.stores() as stores:
-        where = await _resolved(place, target, stores)
+        where = await _resolved(parsed, target, stores)
         for limiter, value in values.items():
             address = replace(where, limiter=limiter)
             await limits.override(stores, address, value)
@@ -169,12 +176,12 @@ async def unset(
     \b
     task-run limits unset StorageElement CERN-DST RemoveFile
     """
-    place = _place(object_type, key, action, vo)
+    parsed = _parsed(object_type, key, action, vo)
     kinds = [kind for kind, wanted in ((CONCURRENCY, concurrency), (RATE, rate)) if wanted]
     missing: list[str] = []
     async with target.stores() as stores:
-        where = await _resolved(place, target, stores)
-        addresses = [replace(where, limiter=kind) for kind in kinds or place.limiters]
+        where = await _resolved(parsed, target, stores)
+        addresses = [replace(where, limiter=kind) for kind in kinds or parsed.limiters]
         for address in addresses:
             try:
                 await limits.unset(stores, address)
@@ -185,13 +192,13 @@ async def unset(
         raise NotFoundError("; ".join(missing))
 
 
-def _place(written: str, key: str | None, action: str | None, vo: str | None) -> Place:
+def _parsed(written: str, key: str | None, action: str | None, vo: str | None) -> ParsedAddress:
     _refuse_empty(KEY=key, ACTION=action, **{"--vo": vo})
-    return place_of(written, key, action or "", vo or "")
+    return parse_address(written, key, action or "", vo or "")
 
 
-async def _resolved(place: Place, target: CodeTarget, stores: Stores) -> LimitAddress:
-    found, note = await limits.resolve(place, stores, _task_classes(target))
+async def _resolved(parsed: ParsedAddress, target: CodeTarget, stores: Stores) -> LimitAddress:
+    found, note = await limits.resolve(parsed, stores, _task_classes(target))
     if note:
         warn(note)
     return found
@@ -211,7 +218,7 @@ def _values(
     if off:
         if (concurrency, rate, window) != (None, None, None):
             raise ConfigurationError(
-                "--off removes every limit: it excludes --concurrency, --rate and --window"
+                "--off sets both to unlimited: it excludes --concurrency, --rate and --window"
             )
         return {CONCURRENCY: Limit(None), RATE: Limit(None)}
     if concurrency is None and rate is None:
@@ -237,7 +244,7 @@ def _limit(limiter: str, number: str, window: float | None) -> Limit:
 
 
 def _task_classes(target: CodeTarget) -> set[str]:
-    """Return names of task classes; empty if they cannot be loaded, which limits allow."""
+    """Return names of task classes; empty if they cannot be loaded: limits work without them."""
     try:
         registry = loaded(target.settings())
     except NonetError as error:

@@ -13,6 +13,7 @@ from nonet.cli.target import Target, flat, operation
 from nonet.daemon.service import ExitCode
 from nonet.operate import locks
 from nonet.operate.locks import LockQuery
+from nonet.rules.findings.peers import counted
 from nonet.rules.findings.refusal import named
 from nonet.stores.namespace.lock_board import Released, not_held
 
@@ -33,11 +34,10 @@ Name = Annotated[
 def in_use(context: typer.Context, target: Target, query: LockQuery, as_json: Json = False) -> None:
     """Show who holds locks and limiters, and who waits for them.
 
-    All locks that are held or waited for are listed, the lock with the most waiters first. Each
-    holder is shown with the time for which it has held the lock while its process renews it, or, if
-    that process is dead or frozen, with the time until the lock expires. Waiters are shown in their
-    order, woken ones first. A task that is refused by one lock waits in the queues of all its
-    locks.
+    All locks that are held or waited for are listed, the lock with the most waiters first. Live
+    holders show how long they have held the lock; dead or frozen ones show when it expires. Waiters
+    are shown in their order, woken ones first. A task that is refused by one lock waits in the
+    queues of all its locks.
 
     \b
     task-run locks --object-type Job --show 50
@@ -56,7 +56,7 @@ async def _list(target: Target, query: LockQuery, as_json: bool) -> None:
         echo("there are too many keys to find all locks: 'locks show LOCK' shows one", err=True)
     if found.stale or found.lost:
         echo(
-            f"settles refused so far: {found.stale} by attempts that no longer owned their task, "
+            f"results rejected so far: {found.stale} by attempts that no longer owned their task, "
             f"{found.lost} by attempts that had lost a lock",
             err=True,
         )
@@ -135,6 +135,6 @@ def _print_released(done: Released) -> None:
         again = ": it runs again" if holder.is_live and holder.task != "hold" else ""
         echo(f"voided {named(holder)}{again}")
     if done.dropped:
-        echo(f"emptied of {done.dropped}; the tasks that it counted continue")
+        echo(f"released {counted(done.dropped, 'slot')}; the tasks that it counted continue")
     if done.woken:
         echo(f"woken: {' '.join(done.woken)}")

@@ -38,7 +38,7 @@ _LEADER = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class EntrySelection:
     """The entries of a class that a command acts on."""
 
     task: Annotated[
@@ -92,13 +92,13 @@ async def list_(target: Target, query: EntryQuery, as_json: Json = False) -> Non
 
 @app.command()
 @operation
-async def show(target: Target, wanted: Wanted, as_json: Json = False) -> None:
+async def show(target: Target, wanted: EntrySelection, as_json: Json = False) -> None:
     """Show one periodic entry in full.
 
     'why' names the first condition that keeps the entry from running now, or the time when it
     fires. 'task-run config show' shows the arguments.
 
-    Exit codes: 0 shown, 2 several entries match, 4 no such entry.
+    Exit codes: 0 shown, 2 several entries match, 4 no such entry, or an ambiguous class name.
 
     \b
     task-run schedules show SubmitPilots --vo lhcb
@@ -128,13 +128,13 @@ async def leader(target: Target, as_json: Json = False) -> None:
 
 @app.command("run-now")
 @operation
-async def run_now(target: CodeTarget, wanted: Wanted, as_json: Json = False) -> None:
+async def run_now(target: CodeTarget, wanted: EntrySelection, as_json: Json = False) -> None:
     """Submit the task of one periodic entry now, and print its id.
 
     The schedule does not change, and a paused or disabled entry runs too. Locks apply as always: a
     class with a mutex waits while an occurrence runs.
 
-    Exit codes: 0 submitted, 2 several entries match, 4 no entry matches.
+    Exit codes: 0 submitted, 2 several entries match, 4 no such entry, or an ambiguous class name.
 
     \b
     task-run schedules run-now SubmitPilots --vo lhcb --name everywhere
@@ -149,7 +149,7 @@ async def run_now(target: CodeTarget, wanted: Wanted, as_json: Json = False) -> 
 @operation
 async def pause(
     target: Target,
-    wanted: Wanted,
+    wanted: EntrySelection,
     reason: Annotated[str, typer.Option(help="Reason, shown by 'schedules show'.")] = "",
     as_json: Json = False,
 ) -> None:
@@ -171,7 +171,7 @@ async def pause(
 
 @app.command()
 @operation
-async def resume(target: Target, wanted: Wanted, as_json: Json = False) -> None:
+async def resume(target: Target, wanted: EntrySelection, as_json: Json = False) -> None:
     """Let paused entries of a class fire again, from their next occurrence on.
 
     Exit codes: 0 resumed, 4 no such entry.
@@ -185,7 +185,7 @@ async def resume(target: Target, wanted: Wanted, as_json: Json = False) -> None:
     _print_changes(found, done, "resumed", "was not paused", as_json)
 
 
-async def _find(nonet: Nonet, wanted: Wanted) -> list[EntryStatus]:
+async def _find(nonet: Nonet, wanted: EntrySelection) -> list[EntryStatus]:
     """Return the entries that match.
 
     Raises:
@@ -210,15 +210,16 @@ async def _find(nonet: Nonet, wanted: Wanted) -> list[EntryStatus]:
 
 def _none_of(task: str, known: Sequence[EntryStatus], registry: Registry, reason: str) -> str:
     """Explain why a class has no entry, as far as this process can tell."""
-    from nonet.config.entries import NO_SCHEDULE, default_schedule  # 0.05 s, for a mistake
+    # Import takes 0.05 s; only this error needs it.
+    from nonet.config.entries import NO_SCHEDULE, default_schedule
 
     registered = {name: item.cls for item in registry for name in names_of(item.name)}
     cls = registered.get(task)
     if cls is not None and not issubclass(cls, PeriodicBaseTask):
         return f"{task} is not periodic: '{of_task('submit', task)}' submits one"
     if cls is not None:
-        no_vo = " and a VO for it" * issubclass(cls, PeriodicVoAwareBaseTask)
-        otherwise = f"the leading scheduler has none: does it have its code (NONET_TASKS){no_vo}?"
+        vo_hint = ", and is a VO configured" * issubclass(cls, PeriodicVoAwareBaseTask)
+        otherwise = f"has the scheduler loaded the class (NONET_TASKS){vo_hint}?"
         if default_schedule(cls) is None:
             otherwise = f"it {NO_SCHEDULE}"
         return f"no entry of {task} is planned: {reason or otherwise}"

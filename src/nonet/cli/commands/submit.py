@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class One:
+class SubmissionOptions:
     """The arguments of one task, and the options of its submission."""
 
     args: Args = "[]"
@@ -41,7 +41,7 @@ class One:
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Do not start before this time from now: 3600 (seconds), 90m or 2h.",
+            help="Start after this delay: 3600 (seconds), 90m or 2h.",
             show_default="none",
         ),
     ] = None
@@ -73,7 +73,7 @@ class One:
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Wait this many seconds for the task to end, and print its result.",
+            help="Wait at most this many seconds for the task to end, and print its result.",
             show_default="do not wait",
         ),
     ] = None
@@ -100,7 +100,7 @@ class One:
 @operation
 async def submit(
     target: CodeTarget,
-    one: One,
+    one: SubmissionOptions,
     task: Annotated[
         str | None,
         typer.Argument(
@@ -120,9 +120,9 @@ async def submit(
     first task is submitted: if one is invalid, none is. An id makes a line safe to submit again.
 
     Exit codes: 0 submitted (with --wait: done), 1 the awaited task failed or has not ended, or a
-    ceiling rejected the task and it was not submitted (--json prints the numbers), 2 unknown class
-    or invalid arguments: nothing was submitted, 3 Redis unreachable. With lines from stdin 1 and 3
-    mean that those from the reported one on may be missing.
+    ceiling rejected the task and it was not submitted (--json prints count and ceiling), 2 unknown
+    class or invalid arguments: nothing was submitted, 3 Redis unreachable. When reading stdin,
+    after exit code 1 or 3 the reported line and all later ones may not have been submitted.
 
     \b
     task-run submit mytasks:RemoveFile --args '["/lhcb/a"]' --wait 30

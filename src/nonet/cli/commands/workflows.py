@@ -42,10 +42,10 @@ def workflows_(
     """List workflows, or show, cancel or resume one.
 
     Those whose state changed last come first. States: building (its steps are being submitted),
-    running, resuming, done, failed (a step failed, and no other step took the failure over),
+    running, resuming, done, failed (a step failed, and no other step handles the failure),
     cancelled. A failed workflow is kept for NONET_WORKFLOW_TTL, others for NONET_RESULT_TTL.
 
-    Column 'steps': how many steps have ended, of how many.
+    Column 'steps': ended steps / all steps.
 
     \b
     task-run workflows --state failed
@@ -66,9 +66,9 @@ async def _list(target: Target, query: WorkflowQuery, as_json: bool) -> None:
 async def show(target: Target, id: Id, as_json: Json = False) -> None:
     """Show one workflow: what it waits for, what failed, and its first steps.
 
-    Column 'after' names the steps before a step as its author did: 0 must be done, failed(0) must
-    have failed, ended(0) may have ended in any way. The id of a step is that of the workflow, a
-    colon and its place: 'task-run explain ID:3' explains one step.
+    Column 'after' lists the steps it depends on: 0 must be done, failed(0) must have failed,
+    ended(0) may end in any state. The id of a step is the id of the workflow, a colon and the
+    number of the step: 'task-run explain ID:3' explains one step.
 
     Exit codes: 0 shown, 4 unknown id.
 
@@ -136,8 +136,8 @@ async def cancel(
     A cancelled workflow cannot be resumed. Steps after ended(…) do not run either. The command
     'task-run events' shows who cancelled.
 
-    Exit codes: 0 cancelled, 1 it had ended, or running steps have not ended within --wait, 2 stdin
-    is not a terminal and --yes is missing, 4 unknown id.
+    Exit codes: 0 cancelled, 1 it had ended, running steps have not ended within --wait, or you
+    answered no, 2 stdin is not a terminal and --yes is missing, 4 unknown id.
 
     \b
     task-run workflows cancel nightly-2026-11-25 --yes --reason "wrong input"
@@ -174,11 +174,11 @@ async def resume(
 ) -> int:
     """Run the failed steps of a workflow again, and those that were cancelled because of them.
 
-    Steps that are done do not run again. The dead letters of the failed steps are withdrawn. The
+    Steps that are done do not run again. The dead letters of the failed steps are deleted. The
     command 'task-run events' shows who resumed.
 
-    Exit codes: 0 resumed, 1 it has not failed, or a dead letter of it was submitted again, 2 stdin
-    is not a terminal and --yes is missing, 4 unknown id.
+    Exit codes: 0 resumed, 1 it has not failed, a dead letter of it was submitted again, or you
+    answered no, 2 stdin is not a terminal and --yes is missing, 4 unknown id.
 
     \b
     task-run workflows resume nightly-2026-11-25 --yes

@@ -67,5 +67,5 @@ def work(found: dict[str, Any]) -> None:
 
     size = found.pop("size")
     settings = {name: found.pop(name, None) or None for name in _SETTINGS}
-    order = working.Order(settings=settings, **found)
-    working.run_worker(size, [], order)
+    arguments = working.WorkerArguments(settings=settings, **found)
+    working.run_worker(size, [], arguments)

@@ -25,7 +25,7 @@ def schedule(
     Settings come from NONET_… variables; Redis from NONET_REDIS_URL. If Redis is unreachable, the
     scheduler waits for it.
 
-    Exit codes: 0 stopped, 2 configuration error, 143 second signal.
+    Exit codes: 0 stopped, 2 configuration error, 143 a second signal stopped it.
 
     \b
     task-scheduler --config /etc/nonet/nonet.yaml --tasks mytasks

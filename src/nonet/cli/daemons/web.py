@@ -35,7 +35,7 @@ def serve(
     unreachable, pages and calls answer 503. Without NONET_WEB_USERS, OIDC or a proxy it logs a link
     by which one browser logs in.
 
-    Exit codes: 0 stopped, 2 configuration error, 143 second signal.
+    Exit codes: 0 stopped, 2 configuration error, 143 a second signal stopped it.
 
     \b
     task-web --tasks mytasks

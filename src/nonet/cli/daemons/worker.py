@@ -118,7 +118,7 @@ def work(
     worker waits for it.
 
     Exit codes: 0 drained, 1 tasks were cut off at the end of the grace period, 2 configuration
-    error, 143 second signal.
+    error, 143 a second signal stopped it.
 
     With --max or --min the command runs a fleet: it starts and ends worker processes as the backlog
     requires. SIGHUP replaces the workers one by one. The exit code is the largest of the workers'
@@ -129,7 +129,7 @@ def work(
     task-worker --size medium --min 1 --max 4      # a fleet
     task-worker --pipelines volumes,invoices       # process rows of tables
     """
-    from nonet.cli.daemons import working  # slower to import than `--help` may take
+    from nonet.cli.daemons import working  # import is too slow for --help
 
     names = [name.strip() for name in (pipelines or "").split(",") if name.strip()]
     if pipelines is not None and not names:
@@ -139,12 +139,12 @@ def work(
     bounds = options.fleet_bounds()
     if names and (bounds is not None or options.idle_exit is not None):
         raise typer.BadParameter(
-            "runs until it is stopped: leave out --min, --max and --idle-exit",
+            "a worker with pipelines never ends by itself: leave out --min, --max and --idle-exit",
             param_hint="--pipelines",
         )
     if size is not None and bounds is not None:
         run(target.debug, lambda: working.supervise(size, bounds, options, target, metrics_port))
-    order = working.Order(
+    arguments = working.WorkerArguments(
         settings={**target.options(), "grace": options.grace, "metrics_port": metrics_port},
         concurrency=options.concurrency,
         idle_exit=options.idle_exit,
@@ -152,7 +152,7 @@ def work(
         fleet_line=options.fleet_line,
         debug=target.debug,
     )
-    working.run_worker(size, names, order)
+    working.run_worker(size, names, arguments)
 
 
 def main() -> None:

@@ -37,8 +37,8 @@ _IDLE_EXIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
-    """What the command line of one worker says.
+class WorkerArguments:
+    """The arguments of one worker, from its command line.
 
     Attributes:
         settings: options for `nonet.config.settings.load_settings`.
@@ -58,15 +58,15 @@ PIPELINES = "pipelines"
 """Stands for the size of a process that runs pipelines only."""
 
 
-def run_worker(size: Size | None, pipelines: Sequence[str], order: Order) -> None:
+def run_worker(size: Size | None, pipelines: Sequence[str], arguments: WorkerArguments) -> None:
     """Run one worker, pipelines, or both, and end the process."""
-    run(order.debug, lambda: work(size, pipelines, order), runs_user_code=True)
+    run(arguments.debug, lambda: work(size, pipelines, arguments), runs_user_code=True)
 
 
-async def work(size: Size | None, pipelines: Sequence[str], order: Order) -> int:
+async def work(size: Size | None, pipelines: Sequence[str], arguments: WorkerArguments) -> int:
     """Run one worker, pipelines, or both until they are stopped or the worker ends by itself."""
-    settings = load_settings(**order.settings)
-    set_up_logging(order.debug, settings)
+    settings = load_settings(**arguments.settings)
+    set_up_logging(arguments.debug, settings)
     describe_process(size=size or PIPELINES)
     application = Nonet(settings)
     if size is not None and not list(application.registry):
@@ -84,9 +84,11 @@ async def work(size: Size | None, pipelines: Sequence[str], order: Order) -> int
         daemons: list[Worker | PipelineHost] = []
         async with AsyncExitStack() as around:
             if size is not None:
-                worker = application.worker(size, injector, concurrency=order.concurrency)
+                worker = application.worker(size, injector, concurrency=arguments.concurrency)
                 daemons.append(worker)
-                await around.enter_async_context(_retiring(application, size, worker, order, stop))
+                await around.enter_async_context(
+                    _retiring(application, size, worker, arguments, stop)
+                )
             if pipelines:
                 daemons.append(application.pipelines(pipelines, injector))
             describe_process(worker=daemons[0].name)
@@ -98,20 +100,20 @@ async def work(size: Size | None, pipelines: Sequence[str], order: Order) -> int
 
 @asynccontextmanager
 async def _retiring(
-    application: Nonet, size: Size, worker: Worker, order: Order, stop: Stop
+    application: Nonet, size: Size, worker: Worker, arguments: WorkerArguments, stop: Stop
 ) -> AsyncIterator[None]:
     """End the worker when it is idle or old, while the block runs."""
     line = None
-    if order.fleet_line is not None:
-        line = Line(order.fleet_line, worker.id)
-        HELD_OPEN.add(order.fleet_line)
+    if arguments.fleet_line is not None:
+        line = Line(arguments.fleet_line, worker.id)
+        HELD_OPEN.add(arguments.fleet_line)
         worker.on_ordered_to_drain(line.leave_place)
     retirement = Retirement(
         lambda: worker.idle_seconds,
         lambda: application.stores.demands.retire(worker.id, size),
         stop,
-        idle_exit=order.idle_exit,
-        max_lifetime=order.max_lifetime,
+        idle_exit=arguments.idle_exit,
+        max_lifetime=arguments.max_lifetime,
         line=line,
     )
     polling = asyncio.create_task(every(stop, "retirement", retirement.tick), name="retirement")

@@ -15,7 +15,7 @@ from nonet.operate import limits
 from nonet.operate.limits import LimitQuery, LimitView
 from nonet.operate.lists import ListQuery, Page
 from nonet.rules.findings.remedies import command
-from nonet.rules.limit_changes import Place, effects, limit_of, place_of
+from nonet.rules.limit_changes import ParsedAddress, effects, limit_of, parse_address
 from nonet.rules.limits import CONCURRENCY, DEFAULT, OFF, RATE, Limit, LimitAddress
 from nonet.rules.permissions import Principal
 from nonet.stores.namespace.ceilings import Load
@@ -79,13 +79,13 @@ async def list_ceilings(
 @api.get("/limits/{name:path}")
 async def get_limit(name: Name, site: SiteOf, who: Viewer) -> LimitView:
     """Return the limit of a limiter."""
-    return await limits.get(site.stores, place_of(name, None).address)
+    return await limits.get(site.stores, parse_address(name, None).address)
 
 
 @api.put("/limits/{name:path}")
 async def set_limit(name: Name, body: NewLimit, site: SiteOf, who: Setter) -> LimitSet:
     """Set a limit by hand, from the next task that starts until Redis loses its data."""
-    address, note = await _resolved(site, place_of(name, None))
+    address, note = await _resolved(site, parse_address(name, None))
     number = OFF if body.limit is None else str(body.limit)
     limit = limit_of(address.limiter, number, body.window_seconds)
     await site.perform(who, limits.override, site.stores, address, limit)
@@ -95,7 +95,7 @@ async def set_limit(name: Name, body: NewLimit, site: SiteOf, who: Setter) -> Li
 @api.delete("/limits/{name:path}", status_code=204)
 async def unset_limit(name: Name, site: SiteOf, who: Unsetter) -> None:
     """Remove a limit that was set by hand; the configured one applies again."""
-    await site.perform(who, limits.unset, site.stores, place_of(name, None).address)
+    await site.perform(who, limits.unset, site.stores, parse_address(name, None).address)
 
 
 @pages.get("/limits", name="limits")
@@ -120,16 +120,16 @@ class Draft(BaseModel):
     window: Text = ""
 
     @property
-    def place(self) -> Place:
+    def parsed(self) -> ParsedAddress:
         """What it applies to."""
         if self.name:
-            return place_of(self.name, None)
+            return parse_address(self.name, None)
         if not self.key:
             raise ConfigurationError(f"the key is missing: name an object, or '{DEFAULT}' for all")
         if self.limiter not in (CONCURRENCY, RATE):
             raise ConfigurationError(f"{self.limiter!r} is neither {CONCURRENCY} nor {RATE}")
-        place = place_of(self.type, self.key.strip(), self.action.strip(), self.vo.strip())
-        return replace(place, address=replace(place.address, limiter=self.limiter))
+        parsed = parse_address(self.type, self.key.strip(), self.action.strip(), self.vo.strip())
+        return replace(parsed, address=replace(parsed.address, limiter=self.limiter))
 
     def value(self, limiter: str) -> Limit:
         """The limit."""
@@ -151,7 +151,7 @@ async def edit(
     values |= {"note": "", "problem": "", "effects": []}
     try:
         if draft.name or draft.type:
-            address, values["note"] = await _resolved(site, draft.place)
+            address, values["note"] = await _resolved(site, draft.parsed)
             values["address"] = address
             with suppress(NotFoundError):
                 values["now"] = await limits.get(site.stores, address)
@@ -178,7 +178,7 @@ async def change(
     request: Request, site: SiteOf, who: Setter, draft: Annotated[Draft, Form()]
 ) -> Response:
     """Set a limit by hand."""
-    address, _ = await _resolved(site, draft.place)
+    address, _ = await _resolved(site, draft.parsed)
     limit = draft.value(address.limiter)
     await site.perform(who, limits.override, site.stores, address, limit)
     return back(request, path_of(request, "limits"), f"set {address}: {limit}")
@@ -187,7 +187,7 @@ async def change(
 @pages.post("/limits/unset", name="limit_unset")
 async def unset(request: Request, site: SiteOf, who: Unsetter, name: FormText) -> Response:
     """Remove a limit that was set by hand."""
-    address, path = place_of(name, None).address, path_of(request, "limits")
+    address, path = parse_address(name, None).address, path_of(request, "limits")
     try:
         await site.perform(who, limits.unset, site.stores, address)
     except NotFoundError as error:
@@ -195,9 +195,9 @@ async def unset(request: Request, site: SiteOf, who: Unsetter, name: FormText) -
     return back(request, path, f"{address}: as configured")
 
 
-async def _resolved(site: Site, place: Place) -> tuple[LimitAddress, str]:
+async def _resolved(site: Site, parsed: ParsedAddress) -> tuple[LimitAddress, str]:
     classes = [item.name for item in site.registry]
-    return await limits.resolve(place, site.stores, classes)
+    return await limits.resolve(parsed, site.stores, classes)
 
 
 def _command(address: LimitAddress, limit: Limit) -> str:

@@ -85,7 +85,7 @@ async def release(
     if len(done.voided) > _SHOWN:
         lines.append(f"and {len(done.voided) - _SHOWN} more")
     if done.dropped:
-        lines.append(f"emptied it of {done.dropped}")
+        lines.append(f"released {counted(done.dropped, 'slot')}")
     if done.woken:
         lines.append(f"woke {counted(len(done.woken), 'task')}")
     return back(request, path_of(request, "lock", name=name), ", ".join(lines))
