@@ -138,4 +138,4 @@ def test_invalid_own_options_are_refused(options: dict[str, Any]) -> None:
 def test_an_unknown_option_is_refused(option: str, problem: str) -> None:
     """The error says what to write instead, also for the names of other systems."""
     with pytest.raises(TypeError, match=problem):
-        Options.named({option: 5})
+        Options.from_mapping({option: 5})

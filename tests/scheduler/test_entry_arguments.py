@@ -134,7 +134,7 @@ Clean: [{args: {path: x, either: y}}]          => [0].args.either: must be a map
 Plain: [{args: {x: 1}}]                        => [0].args.x: unknown argument 'x', Plain has none
 Model: [{args: {depth: 5}}]                    => [0].args.depth: too deep
 Model: [{args: {depth: 9}}]                    => [0].args: refused by Model: no such depth
-Locked: [{args: {of: x}}]                      => [0].args: refused by Locked: it must return a list
+Locked: [{args: {of: x}}]                      => [0].args: refused by Locked: execution_locks must
 Pilots: [{args: {ce_regex: '('}}]              => [0].args.ce_regex: must be a valid regular expr
 Pilots: [{args: {x: 1}}]                       => [0].args.x: unknown argument 'x', known are ce_reg
 """

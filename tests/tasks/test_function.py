@@ -40,7 +40,7 @@ def test_functions_of_a_module_are_registered_by_name(registry: Registry) -> Non
         f"function_tasks:{name}"
         for name in ("add", "between", "clean", "nightly", "resize", "shout")
     ]
-    assert registry.get("add").place == f"{MODULE}.add"
+    assert registry.get("add").location == f"{MODULE}.add"
     assert registry.warnings() == []
 
 

@@ -119,7 +119,7 @@ def test_the_last_part_of_a_module_is_the_category(install: Install, tmp_path: P
     registry = Registry()
     registry.add_module("registry_files.files")
     assert [item.name for item in registry] == ["files:Concrete"]
-    assert registry.get("Concrete").place == "registry_files.files.Concrete"
+    assert registry.get("Concrete").location == "registry_files.files.Concrete"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.schedules import TaskScheduleBase
 from nonet.tasks.task import (
     FROM_CLASS,
-    PLAIN,
+    NO_OPTIONS,
     BaseTask,
     FromClass,
     Given,
@@ -91,7 +91,7 @@ class Envelopes:
     def prepare(
         self,
         task: BaseTask | Given[Any],
-        options: Options = PLAIN,
+        options: Options = NO_OPTIONS,
         *,
         child_of: str = "",
         callback_of: str = "",
@@ -371,7 +371,7 @@ class Envelopes:
                     "(NONET_MESSAGE_LIMIT)"
                 )
         except ValueError as error:
-            raise InvalidArgumentsError(task_class.name, [f"execution_locks: {error}"]) from None
+            raise InvalidArgumentsError(task_class.name, [f"locks: {error}"]) from None
         return lines
 
 

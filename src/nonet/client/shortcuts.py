@@ -24,7 +24,7 @@ def _same_as(
 
 
 class CallbackSpawner(InNamespace):
-    """`nonet.spawn_with_callback` as a parameter of ``execute``, annotated with this class.
+    """Injected into ``execute``: calls `nonet.spawn_with_callback`.
 
     Example:
         class HashAll(BaseTask):
@@ -42,16 +42,16 @@ class CallbackSpawner(InNamespace):
     def __call__(self) -> None: ...
 
 
-def _of_open(
+def _on_open_client(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, _Answer]], instead: str = ""
 ) -> Callable[[object], Callable[P, Coroutine[Any, Any, _Answer]]]:
-    """Make the function that calls a method of the client of the open application."""
+    """Return a decorator that replaces a stub by a client method."""
 
     async def call(*args: P.args, **options: P.kwargs) -> _Answer:
         client = current_submitter()
         if not isinstance(client, Client):
             raise NotBoundError(
-                f"{method.__name__}() needs an open application, which run_inline() is not: "
+                f"{method.__name__}() does not work in run_inline(): "
                 f"{instead}use nonet.testing.System"
             )
         return await method(client, *args, **options)
@@ -63,9 +63,11 @@ def _of_open(
     return lambda _: call
 
 
-@_of_open(Client.cancel_many)
+@_on_open_client(Client.cancel_many)
 def cancel_many() -> None: ...
 
 
-@_of_open(Client.spawn_with_callback, "annotate a parameter of execute with CallbackSpawner, or ")
+@_on_open_client(
+    Client.spawn_with_callback, "annotate a parameter of execute with CallbackSpawner, or "
+)
 def spawn_with_callback() -> None: ...

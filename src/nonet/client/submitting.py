@@ -12,7 +12,7 @@ from nonet.stores.queue.submissions import Submission
 from nonet.tasks.handles import Handle, R
 from nonet.tasks.registry import Registry
 from nonet.tasks.task import (
-    PLAIN,
+    NO_OPTIONS,
     BaseTask,
     Options,
     SubmitManyOptions,
@@ -96,7 +96,7 @@ class Submitting(InNamespace):
             assert [await handle.result(timeout=30) for handle in handles] == [0, 2, 4]
             await app.submit_many(Add(n, n).with_options(delay=n) for n in range(3))
         """
-        shared = Options.named(options) if options else PLAIN
+        shared = Options.from_mapping(options) if options else NO_OPTIONS
         home = self._open()
         if home.live_config.is_due:
             await home.live_config.refresh()
@@ -108,7 +108,7 @@ class Submitting(InNamespace):
             for task in tasks:
                 chosen = shared
                 if isinstance(task, TaskWithOptions):
-                    task, chosen = task.task, task.over(options)
+                    task, chosen = task.task, task.merged_with(options)
                     ids_are_new = ids_are_new and chosen.id is None
                 durable.append(is_durable(task, shared.transaction, home.registry))
                 prepared.append(home.envelopes.prepare(task, chosen, trace=trace))

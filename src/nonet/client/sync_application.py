@@ -231,7 +231,7 @@ class SyncNonet(Application):
 
     def check(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> None:
         """Check a task as `submit` does, for the framework, and submit nothing."""
-        self._client().envelopes.prepare(task, Options.named(options))
+        self._client().envelopes.prepare(task, Options.from_mapping(options))
 
     @_blocking(Program.status)
     def status(self) -> None: ...

@@ -377,7 +377,7 @@ def _structural_locks(name: str, task: BaseTask) -> str:
     try:
         return encode_locks(declared_locks(task), interactive=True)
     except ValueError as error:
-        raise InvalidArgumentsError(name, [f"execution_locks: {error}"]) from None
+        raise InvalidArgumentsError(name, [f"locks: {error}"]) from None
 
 
 async def _execute(

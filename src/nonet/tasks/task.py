@@ -111,8 +111,8 @@ class Options(Struct, frozen=True, kw_only=True):
     unique: Unique | FromClass | None = FROM_CLASS
 
     @classmethod
-    def named(cls, given: Mapping[str, Any]) -> Options:
-        """Return them by name.
+    def from_mapping(cls, given: Mapping[str, Any]) -> Options:
+        """Build options from keyword arguments.
 
         Raises:
             TypeError: there is no such option.
@@ -129,7 +129,7 @@ class Options(Struct, frozen=True, kw_only=True):
             ) from None
 
 
-# Names of these options in other task systems, and options that belong to the class here.
+# Hints for unknown options.
 _OTHER_OPTIONS = {
     "countdown": "delay=…",
     "defer_by": "delay=…",
@@ -141,7 +141,7 @@ _OTHER_OPTIONS = {
     "queue": 'labels={"size": "small"}',
     "size": 'labels={"size": "small"}',
 }
-PLAIN = Options()
+NO_OPTIONS = Options()
 _TIMES = ("at_time", "delay")
 
 
@@ -152,7 +152,7 @@ class AsyncTask(Protocol[R_co]):
         """Takes the injected dependencies."""
 
 
-class PlainTask(Protocol[R_co]):
+class SyncTask(Protocol[R_co]):
     """For type checkers: a task whose ``def execute`` returns an `R_co`."""
 
     def execute(self, *args: Any, **kwargs: Any) -> R_co:
@@ -223,8 +223,8 @@ class BaseTask(Constructible):
         retry_policy: when a failed attempt is repeated; `NoRetry` by default.
         dlq_eligible: store the task in the SQL dead-letter table when it fails for good.
         soft_timeout: seconds until an attempt is cancelled; None: no limit.
-        hard_timeout: seconds until an attempt that ignored its cancellation is abandoned or killed;
-            None: no limit.
+        hard_timeout: seconds from the start of an attempt until it is cancelled and, if it goes on,
+            abandoned or killed; None: no limit.
         isolation: `Isolation`; None: depends on the size. Small tasks run in LOOP, or in CHILD if
             they have a memory or CPU limit; medium ones in CHILD, large ones in FRESH.
         memory_limit: memory of the process that runs the attempt, in bytes or as ``"512MiB"``;
@@ -236,8 +236,8 @@ class BaseTask(Constructible):
             the same id.
         durable: keep the submission in SQL until the task ends, so that it survives a loss of
             Redis.
-        min_version: oldest version (PEP 440) of the distribution that provides this class which may
-            run tasks submitted from now on; None: any.
+        min_version: only workers with at least this version (PEP 440) of the class's package run
+            new tasks; None: any.
         encrypted: encrypt arguments, results, errors and checkpoints with ``NONET_ENCRYPTION_KEYS``
             in Redis and SQL.
 
@@ -304,7 +304,7 @@ class BaseTask(Constructible):
 
     @overload
     @classmethod
-    def given(cls: Callable[..., PlainTask[R]], *args: Any, **kwargs: Any) -> Given[R]: ...
+    def given(cls: Callable[..., SyncTask[R]], *args: Any, **kwargs: Any) -> Given[R]: ...
 
     @classmethod
     def given(cls: Any, *args: Any, **kwargs: Any) -> Given[Any]:
@@ -328,7 +328,7 @@ class BaseTask(Constructible):
     async def schedule(self: AsyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
 
     @overload
-    async def schedule(self: PlainTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
+    async def schedule(self: SyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
 
     async def schedule(self: Any, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Submit this task through the open application.
@@ -375,7 +375,7 @@ class BaseTask(Constructible):
     def schedule_sync(self: AsyncTask[R], **options: Unpack[SubmitOptions]) -> SyncHandle[R]: ...
 
     @overload
-    def schedule_sync(self: PlainTask[R], **options: Unpack[SubmitOptions]) -> SyncHandle[R]: ...
+    def schedule_sync(self: SyncTask[R], **options: Unpack[SubmitOptions]) -> SyncHandle[R]: ...
 
     def schedule_sync(self: Any, **options: Unpack[SubmitOptions]) -> SyncHandle[Any]:
         """Submit this task from a program, a thread or a ``def execute`` without an event loop.
@@ -405,10 +405,10 @@ class BaseTask(Constructible):
     def with_options(self: AsyncTask[R], **options: Unpack[TaskOptions]) -> TaskWithOptions[R]: ...
 
     @overload
-    def with_options(self: PlainTask[R], **options: Unpack[TaskOptions]) -> TaskWithOptions[R]: ...
+    def with_options(self: SyncTask[R], **options: Unpack[TaskOptions]) -> TaskWithOptions[R]: ...
 
     def with_options(self: Any, **options: Unpack[TaskOptions]) -> TaskWithOptions[Any]:
-        """Give this task options of its own, wherever tasks are submitted.
+        """Return this task wrapped with its own options, for any call that submits tasks.
 
         Args:
             options: the options of `BaseTask.schedule` except ``transaction``. They take precedence
@@ -440,7 +440,7 @@ class TaskWithOptions(Generic[R_co]):
     __slots__ = ("options", "task")
 
     def __init__(self, task: Any, options: TaskOptions) -> None:
-        Options.named(options)  # raises TypeError for an unknown name
+        Options.from_mapping(options)  # raises TypeError for an unknown name
         if "transaction" in options:
             raise TypeError("with_options() takes no transaction: pass it to submit_many()")
         self.task: Any = task
@@ -454,11 +454,11 @@ class TaskWithOptions(Generic[R_co]):
         """Submit the task with its options through the open application."""
         return await current_submitter().submit(self.task, **self.options)
 
-    def over(self, options: Mapping[str, Any]) -> Options:
+    def merged_with(self, options: Mapping[str, Any]) -> Options:
         """Combine its options with those of a call, for the framework; its own take precedence."""
         if any(name in self.options for name in _TIMES):
             options = {name: value for name, value in options.items() if name not in _TIMES}
-        return Options.named({**options, **self.options})
+        return Options.from_mapping({**options, **self.options})
 
 
 class Given(Generic[R_co]):
@@ -483,12 +483,12 @@ class Given(Generic[R_co]):
 
     @property
     def vo(self) -> str | None:
-        """For the framework: the VO that its arguments or its class name, or None."""
+        """For the framework: the VO of the arguments, or else of the class, or None."""
         found = self.values.get("vo", getattr(self.cls, "vo", None))
         return found if isinstance(found, str) else None
 
     def with_options(self, **options: Unpack[TaskOptions]) -> TaskWithOptions[R_co]:
-        """Give it options of its own, see `BaseTask.with_options`.
+        """Return it wrapped with its own options, see `BaseTask.with_options`.
 
         Args:
             options: as there.
@@ -528,14 +528,14 @@ def _given(cls: type[BaseTask], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 
 
 class PeriodicBaseTask(BaseTask):
-    """Base class of tasks that the scheduler submits, once per installation.
+    """Base class of tasks that the scheduler submits: one per occurrence for the installation.
 
     Class attributes:
         _schedule (alias ``default_schedule``): when to run; the configuration can override it.
         _enabled: False: do not run unless the configuration enables it.
         _overlap: what to do with an occurrence while the previous one still runs. None:
             `Overlap.SKIP` if the task takes a mutex or a writer lock, otherwise `Overlap.ALLOW`.
-        _catch_up: which occurrences to submit that were missed for longer than the misfire grace.
+        _catch_up: which missed occurrences to submit when they are later than the misfire grace.
         _misfire_grace: seconds; occurrences missed for less are submitted one by one. None:
             ``NONET_MISFIRE_GRACE``, or the interval if that is shorter.
         _catch_up_limit: with `CatchUp.ALL`, how many occurrences to submit at most.
@@ -615,7 +615,7 @@ class PeriodicVoAwareBaseTask(PeriodicBaseTask):
         return [MutexLock(TASK, type(self).__name__, self.vo)]
 
 
-# The __init__ above must not make every subclass one "with its own __init__".
+# Do not count this __init__ as one that a subclass wrote.
 PeriodicVoAwareBaseTask._body_has_init = False
 
 
@@ -632,11 +632,11 @@ def task_and_options(
     Raises:
         TypeError: there is no such option, or the call does not take it.
     """
-    chosen = PLAIN
+    chosen = NO_OPTIONS
     if isinstance(given, TaskWithOptions):
-        given, chosen = given.task, given.over(options)
+        given, chosen = given.task, given.merged_with(options)
     elif options:
-        chosen = Options.named(options)
+        chosen = Options.from_mapping(options)
     for name in refused:
         if getattr(chosen, name) is not None:
             raise TypeError(f"{what} takes no {name}: {_REFUSED[name]}")
@@ -678,7 +678,7 @@ def declared_locks(task: BaseTask) -> list[BaseLock]:
         locks = list(declared)  # a generator can be read only once
         if all([isinstance(lock, BaseLock) for lock in locks]):  # noqa: C419  # three times as fast
             return locks
-    raise ValueError(f"it must return a list of locks, not {declared!r:.200}")
+    raise ValueError(f"execution_locks must return a list of locks, not {declared!r:.200}")
 
 
 def task_locks(task: BaseTask, name: str, labels: Mapping[str, Any]) -> str:
@@ -693,7 +693,7 @@ def task_locks(task: BaseTask, name: str, labels: Mapping[str, Any]) -> str:
     """
     vo = vo_of(task, labels)
     is_default = type(task).execution_locks is BaseTask.execution_locks
-    if is_default and not vo:  # fast path: the default limiters need no line
+    if is_default and not vo:  # fast path: default limiters are not encoded; the scripts add them
         return ""
     locks = [] if is_default else declared_locks(task)
     return encode_locks(locks, task=name.rpartition(":")[2], vo=vo)

@@ -335,7 +335,7 @@ class _Inline:
 
     async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Record a submission by ``.schedule()``."""
-        return Handle(self.record(task, Options.named(options)), Unbound())
+        return Handle(self.record(task, Options.from_mapping(options)), Unbound())
 
     async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> NoReturn:
         """Refuse it."""
@@ -357,7 +357,7 @@ class _SyncInline:
 
     def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> SyncHandle[Any]:
         """Record a submission."""
-        id = self._inline.record(task, Options.named(options))
+        id = self._inline.record(task, Options.from_mapping(options))
         return SyncHandle(id, Unbound())
 
     def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> NoReturn:
@@ -366,9 +366,7 @@ class _SyncInline:
 
 
 def _no_workflows() -> NotBoundError:
-    return NotBoundError(
-        "a workflow needs an open application, which run_inline() is not: use nonet.testing.System"
-    )
+    return NotBoundError("workflows do not work in run_inline(): use nonet.testing.System")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from nonet.stores.queue.submissions import Submission
 from nonet.tasks.arguments import Arguments
 from nonet.tasks.function import FunctionTask
 from nonet.tasks.registry import TaskClass
-from nonet.tasks.task import PLAIN, BaseTask, Given, Options
+from nonet.tasks.task import NO_OPTIONS, BaseTask, Given, Options
 
 T = TypeVar("T", bound=BaseTask)
 T_co = TypeVar("T_co", bound=BaseTask, covariant=True, default=BaseTask)
@@ -78,7 +78,7 @@ class RecordingEnvelopes(Envelopes):
         self._submitted: set[str] = set()
 
     def prepare(
-        self, task: BaseTask | Given[Any], options: Options = PLAIN, **origin: Any
+        self, task: BaseTask | Given[Any], options: Options = NO_OPTIONS, **origin: Any
     ) -> Submission:
         """See `Envelopes.prepare`."""
         made = super().prepare(task, options, **origin)

@@ -215,7 +215,8 @@ async def resubmit(
         bool,
         typer.Option(
             "--again",
-            help="Also resubmit letters whose new task failed, or whose new id another task has.",
+            help="Also resubmit letters whose new task is neither live nor done, or whose new id "
+            "another task has.",
         ),
     ] = False,
     rate: Annotated[

@@ -210,8 +210,7 @@ async def _find(nonet: Nonet, wanted: EntrySelection) -> list[EntryStatus]:
 
 def _none_of(task: str, known: Sequence[EntryStatus], registry: Registry, reason: str) -> str:
     """Explain why a class has no entry, as far as this process can tell."""
-    # Import takes 0.05 s; only this error needs it.
-    from nonet.config.entries import NO_SCHEDULE, default_schedule
+    from nonet.config.entries import NO_SCHEDULE, default_schedule  # slow; only this error needs it
 
     registered = {name: item.cls for item in registry for name in names_of(item.name)}
     cls = registered.get(task)

@@ -107,7 +107,7 @@ def _validate(nonet: Nonet, lines: IO[bytes]) -> tuple[int, list[dict[str, Any]]
     for number, text in _numbered(lines):
         try:
             task, options = _parsed(nonet, text)
-            nonet.client.envelopes.prepare(task, Options.named(options))
+            nonet.client.envelopes.prepare(task, Options.from_mapping(options))
             valid += 1
         except NonetError as error:
             wrong.append({"line": number, "error": str(error)})
