@@ -486,7 +486,7 @@ def test_a_version_that_no_worker_could_have_is_refused(
 
 
 def test_a_version_needs_a_distribution() -> None:
-    with pytest.raises(RegistrationError, match="module needing belongs to no installed"):
+    with pytest.raises(RegistrationError, match="module needing is in no installed"):
         Registry().add(needing("1"), "x")
 
 

@@ -95,6 +95,7 @@ QUERIES: dict[str, dict[str, Any]] = {
 }
 Limit = Annotated[int, typer.Option(min=1, help="Show at most this many.")]
 CancelReason = Annotated[str, typer.Option(help="Reason, shown to callers that await the results.")]
+Why = Annotated[str, typer.Option(help="Why, shown by 'task-run events'.", show_default="none")]
 ShowArgs = Annotated[
     bool,
     typer.Option(

@@ -67,7 +67,5 @@ def _on_open_client(
 def cancel_many() -> None: ...
 
 
-@_on_open_client(
-    Client.spawn_with_callback, "annotate a parameter of execute with CallbackSpawner, or "
-)
+@_on_open_client(Client.spawn_with_callback, "annotate a parameter with CallbackSpawner, or ")
 def spawn_with_callback() -> None: ...

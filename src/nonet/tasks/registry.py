@@ -348,9 +348,8 @@ def _check_min_version(added: TaskClass) -> None:
         )
     if added.distribution is None:
         raise RegistrationError(
-            f"{location}: min_version is {least!r}, but module {added.cls.__module__} belongs to "
-            "no installed distribution, so workers have no version to compare: install it as a "
-            "package"
+            f"{location}: min_version is {least!r}, but module {added.cls.__module__} is in no "
+            "installed distribution, so workers have no version to compare: install it as a package"
         )
     if problem := added.too_old_for(least):
         raise RegistrationError(f"{location}: min_version: the class submitted here {problem}")

@@ -16,7 +16,7 @@ from nonet.base.errors import ConfigurationError, NonetError, NotFoundError
 from nonet.base.messages.message import Usage
 from nonet.base.plain import plain
 from nonet.cli.batch import Report, one_by_one
-from nonet.cli.options import Json, ShowArgs
+from nonet.cli.options import Json, ShowArgs, Why
 from nonet.cli.output import (
     echo,
     print_answer,
@@ -59,7 +59,6 @@ _DETAILS = (
 _NOTHING = "no dead letter matches"
 
 Row = Annotated[int, typer.Argument(metavar="ROW", help="Number of the row, see 'dlq list'.")]
-Why = Annotated[str, typer.Option(help="Why, shown by 'task-run events'.", show_default="none")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,23 +109,16 @@ async def set_(
     key: Key = None,
     action: Action = None,
     concurrency: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|off", help="Run at most this many tasks at a time; off: unlimited."
-        ),
+        str | None, typer.Option(metavar="N|off", help="Run up to N at a time; off: no limit.")
     ] = None,
     rate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|off", help="Start at most this many in any --window; off: unlimited."
-        ),
+        str | None, typer.Option(metavar="N|off", help="Start up to N per --window; off: no limit.")
     ] = None,
     window: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Window of --rate, in seconds.")
     ] = None,
     off: Annotated[
-        bool,
-        typer.Option("--off", help="Set both to unlimited, overriding configuration and class."),
+        bool, typer.Option("--off", help="Set both unlimited, overriding configuration and class.")
     ] = False,
     vo: Vo = None,
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.batch import Report, one_by_one
-from nonet.cli.options import Json
+from nonet.cli.options import Json, Why
 from nonet.cli.output import echo, print_text, print_view
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.cli.task_classes import registry_here
@@ -124,12 +124,7 @@ async def reveal(target: CodeTarget, entry: Entry, as_json: Json = False) -> Non
 @app.command()
 @operation
 async def discard(
-    target: Target,
-    selection: Selection,
-    why: Annotated[
-        str, typer.Option(help="Why, shown by 'task-run events'.", show_default="none")
-    ] = "",
-    as_json: Json = False,
+    target: Target, selection: Selection, why: Why = "", as_json: Json = False
 ) -> int:
     """Delete quarantined messages for good.
 

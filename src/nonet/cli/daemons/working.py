@@ -58,15 +58,15 @@ PIPELINES = "pipelines"
 """Stands for the size of a process that runs pipelines only."""
 
 
-def run_worker(size: Size | None, pipelines: Sequence[str], arguments: WorkerArguments) -> None:
+def run_worker(size: Size | None, pipelines: Sequence[str], args: WorkerArguments) -> None:
     """Run one worker, pipelines, or both, and end the process."""
-    run(arguments.debug, lambda: work(size, pipelines, arguments), runs_user_code=True)
+    run(args.debug, lambda: work(size, pipelines, args), runs_user_code=True)
 
 
-async def work(size: Size | None, pipelines: Sequence[str], arguments: WorkerArguments) -> int:
+async def work(size: Size | None, pipelines: Sequence[str], args: WorkerArguments) -> int:
     """Run one worker, pipelines, or both until they are stopped or the worker ends by itself."""
-    settings = load_settings(**arguments.settings)
-    set_up_logging(arguments.debug, settings)
+    settings = load_settings(**args.settings)
+    set_up_logging(args.debug, settings)
     describe_process(size=size or PIPELINES)
     application = Nonet(settings)
     if size is not None and not list(application.registry):
@@ -84,11 +84,9 @@ async def work(size: Size | None, pipelines: Sequence[str], arguments: WorkerArg
         daemons: list[Worker | PipelineHost] = []
         async with AsyncExitStack() as around:
             if size is not None:
-                worker = application.worker(size, injector, concurrency=arguments.concurrency)
+                worker = application.worker(size, injector, concurrency=args.concurrency)
                 daemons.append(worker)
-                await around.enter_async_context(
-                    _retiring(application, size, worker, arguments, stop)
-                )
+                await around.enter_async_context(_retiring(application, size, worker, args, stop))
             if pipelines:
                 daemons.append(application.pipelines(pipelines, injector))
             describe_process(worker=daemons[0].name)
@@ -100,20 +98,20 @@ async def work(size: Size | None, pipelines: Sequence[str], arguments: WorkerArg
 
 @asynccontextmanager
 async def _retiring(
-    application: Nonet, size: Size, worker: Worker, arguments: WorkerArguments, stop: Stop
+    application: Nonet, size: Size, worker: Worker, args: WorkerArguments, stop: Stop
 ) -> AsyncIterator[None]:
     """End the worker when it is idle or old, while the block runs."""
     line = None
-    if arguments.fleet_line is not None:
-        line = Line(arguments.fleet_line, worker.id)
-        HELD_OPEN.add(arguments.fleet_line)
+    if args.fleet_line is not None:
+        line = Line(args.fleet_line, worker.id)
+        HELD_OPEN.add(args.fleet_line)
         worker.on_ordered_to_drain(line.leave_place)
     retirement = Retirement(
         lambda: worker.idle_seconds,
         lambda: application.stores.demands.retire(worker.id, size),
         stop,
-        idle_exit=arguments.idle_exit,
-        max_lifetime=arguments.max_lifetime,
+        idle_exit=args.idle_exit,
+        max_lifetime=args.max_lifetime,
         line=line,
     )
     polling = asyncio.create_task(every(stop, "retirement", retirement.tick), name="retirement")
