@@ -82,6 +82,7 @@ async def test_a_new_attempt_gets_the_related_rows_of_a_dead_one(
 async def test_an_exhausted_row_frees_the_related_rows_of_its_attempts(
     database: RowDatabase, add: Any
 ) -> None:
+    """Also those that another transaction has locked: no later attempt would free them."""
     [fleet] = await add(Fleet())
     [child] = await add(Instance(fleet_id=fleet))
     leasing = leasing_of(database, Fleets, max_attempts=1)
@@ -90,7 +91,12 @@ async def test_an_exhausted_row_frees_the_related_rows_of_its_attempts(
     ended = datetime.now(UTC) - timedelta(seconds=1)
     await change(database, Fleet, fleet, lease_expires_at=ended)
     [lease] = await fetch(leasing)
-    assert isinstance(await leasing.load(lease), Exhausted)
+    locked = sa.select(Instance.id).where(Instance.id == child).with_for_update()
+    async with database.engine.begin() as scan:  # as a fetch has its rows, for a moment
+        await scan.execute(locked)
+        loading = asyncio.create_task(leasing.load(lease))
+        await asyncio.wait({loading}, timeout=0.5)
+    assert isinstance(await loading, Exhausted)
     assert [each.key for each in await fetch(leasing_of(database, Instances))] == [child]
 
 

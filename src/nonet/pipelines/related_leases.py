@@ -104,13 +104,17 @@ class RelatedLeases:
             await self._free(session, held.table, mine)
 
     async def release_abandoned(self, session: AsyncSession, lease: Lease) -> None:
-        """Release the related rows of attempts that died: no attempt of this row follows."""
+        """Release the related rows of attempts that died: no attempt of this row follows.
+
+        Wait for rows that another transaction has locked. If they were skipped, no later call would
+        release them, and they would keep their owner until it counts as abandoned.
+        """
         owner = owner_of_related(self._pipeline, lease.key)
         for related in self._pipeline.related:
             table = table_of(related.model)
             of_row = related.condition(self._pipeline.model, lease.key)
             query = sa.select(key_of(table)).where(of_row, table.c.lease_owner == owner)
-            query = query.with_for_update(skip_locked=True, of=table, key_share=True)
+            query = query.with_for_update(of=table, key_share=True)
             if keys := (await session.scalars(query)).all():
                 lease.related.append(Held(table, tuple(keys), lease.token, owner))
                 await self._free(session, table, key_of(table).in_(keys))
