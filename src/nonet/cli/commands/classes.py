@@ -10,7 +10,7 @@ from nonet.operate import classes
 from nonet.operate.classes import ClassQuery
 from nonet.scheduler.startup import checked_hooks
 
-_COLUMNS = "name priority size retry_policy=policy dlq_eligible periodic place package"
+_COLUMNS = "name priority size retry_policy=policy dlq_eligible periodic location package"
 
 
 @operation

@@ -193,14 +193,18 @@ def _log_failure(attempt: Attempt, settlement: Settlement) -> None:
     level, found, error = _LEVELS.get(settlement.end, logging.WARNING), settlement.error, None
     if level > logging.INFO and logger.isEnabledFor(level):
         error = exception_of(found.type, found.text, found.traceback)
-    is_back, number = settlement.end is End.BACK, attempt.delivery.attempt
+    id, name, line = attempt.delivery.id, attempt.context.name, _line(settlement)
+    if settlement.end is End.BACK:
+        logger.log(level, "task %s (%s) handed back: %s", id, name, line)
+        return
     logger.log(
         level,
-        "task %s (%s) %s: %s",
-        attempt.delivery.id,
-        attempt.context.name,
-        "handed back" if is_back else f"failed in attempt {number}, {settlement.end}",
-        _line(settlement),
+        "task %s (%s) failed in attempt %d, %s: %s",
+        id,
+        name,
+        attempt.delivery.attempt,
+        settlement.end,
+        line,
         exc_info=error,
     )
 
