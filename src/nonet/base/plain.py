@@ -26,7 +26,7 @@ def printable(text: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON types; times become ISO 8601 in UTC.
+    """Convert a value to JSON types; times become ISO 8601, aware ones in UTC.
 
     >>> plain({"at": datetime(2026, 7, 1, tzinfo=UTC), "names": (b"a", b"\\xff")})
     {'at': '2026-07-01T00:00:00Z', 'names': ['a', '\\udcff']}
@@ -57,7 +57,7 @@ def plain(value: Any) -> Any:
 
 
 def instant(seconds: float | None) -> datetime | None:
-    """Return the instant of a Unix time; None if it is missing or out of range."""
+    """Return the instant of a Unix time; None if it is missing, zero or out of range."""
     try:
         return datetime.fromtimestamp(seconds, UTC) if seconds else None
     except (OverflowError, ValueError, OSError, TypeError):

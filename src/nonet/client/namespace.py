@@ -43,13 +43,13 @@ ResumeRow = Callable[[str, str, datetime | None], Awaitable[None]]
 
 
 class InNamespace:
-    """The base of all that calls methods of an open namespace, as `nonet.Nonet` does."""
+    """Base of classes whose methods call an open namespace, such as `nonet.Nonet`."""
 
     def _open(self, *ids: str) -> OpenNamespace:
-        """Return the namespace that its methods ask first.
+        """Return the namespace that the methods of this class query first.
 
         Args:
-            ids: the tasks that a method is asked for, for the error.
+            ids: the task ids that the caller passed; the error names the first.
 
         Raises:
             NotBoundError: the application is not open.
@@ -58,7 +58,7 @@ class InNamespace:
 
 
 class OpenNamespace(InNamespace):
-    """One namespace of an open application: all of a `nonet.Client` but its methods for programs.
+    """One namespace of an open application: a `nonet.Client` without the methods of `Program`.
 
     Args:
         stores: the open stores of the namespace.
@@ -105,7 +105,7 @@ class OpenNamespace(InNamespace):
         self._is_closed = False
 
     async def aclose(self) -> None:
-        """Close the connections that this client opened; it cannot be used afterwards."""
+        """Send the gathered hints; afterwards this client refuses calls. Closes no connection."""
         self._is_closed = True
         await self.hints.aclose()
 

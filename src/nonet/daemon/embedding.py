@@ -110,14 +110,14 @@ class _Inside:
             task.add_done_callback(self._on_end)
 
     async def until_ready(self, timeout: float | None) -> None:
-        """Wait until all can do their work; from now on a failure cancels the current task."""
+        """Wait until all can do their work; after that, a failure cancels the current task."""
         try:
             async with asyncio.timeout(timeout) as limit:
                 while not self.running.ready:
                     self.raise_failure()
                     await asyncio.wait(self._tasks, timeout=_POLL_SECONDS)
         except TimeoutError:
-            if not limit.expired():  # the cancellation came from a daemon
+            if not limit.expired():  # a daemon failed with a TimeoutError of its own
                 raise
             reasons = "; ".join(self.running.reasons)
             raise TimeoutError(f"not ready after {timeout:g} s: {reasons}") from None
@@ -149,7 +149,7 @@ class _Inside:
 
     def _on_end(self, task: asyncio.Task[object]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
-            return  # it has drained
+            return  # it has drained, or was cancelled
         self._failure = self._failure or error
         if self._block is not None:
             logger.critical("%s failed: cancelling its program", task.get_name(), exc_info=error)

@@ -16,7 +16,7 @@ from nonet.rules.pipelines import MOST, RowFigures, RowState
 
 
 async def measure(pipeline: Pipeline[Any]) -> RowFigures:
-    """Count the due rows of a pipeline, at most `MOST`."""
+    """Count the due rows of a pipeline; `MOST` + 1 means that there are more than `MOST`."""
     table = table_of(pipeline.model)
     columns = table.c
     shown = (columns.lease_token, columns.waiting_since, columns.lease_expires_at)

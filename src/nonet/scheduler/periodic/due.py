@@ -17,7 +17,7 @@ from nonet.tasks.schedules import (
     takes_after,
 )
 
-BATCH = 1_000  # the most occurrences that one call of `due` fires, or counts one by one
+BATCH = 1_000  # the most occurrences within the grace that one call of `due` fires
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Occurrence:
 
     Attributes:
         instant: when it is due.
-        missed: number of older occurrences that never fire, or a lower bound above 1,000; includes
-            this one if it does not fire.
+        missed: number of older occurrences that never fire, with this one if it does not fire; a
+            lower bound if more than 1,000 were counted.
         fires: False: it is skipped.
     """
 
@@ -73,8 +73,8 @@ def due(
             as its `last`, so that a restart does not lose the next occurrence.
         now: the current time, by the clock of the server.
         misfire_grace: how late an occurrence may fire as if in time.
-        planned: `Due.next` of the previous call. Store and pass it for an author's schedule without
-            an `after` parameter, which cannot repeat its last answer; others ignore it.
+        planned: `Due.next` of the previous call. Store and pass it: a custom schedule whose method
+            takes no `after` cannot be asked for it again. Others ignore it.
 
     Raises:
         ConfigurationError: an author's schedule returns no valid time, or the same one again.
@@ -140,7 +140,7 @@ def _newest(
     schedule: TaskScheduleBase, after: datetime, latest: datetime, limit: int
 ) -> list[datetime]:
     """Return the last `limit` occurrences in (`after`, `latest`], oldest first."""
-    low, high = after, latest  # more than `limit` follow `low`, none follows `high`
+    low, high = after, latest  # at least `limit` follow `low`, fewer follow `high`
     while high - low > MICROSECOND and _count(schedule, low, latest) > limit:
         middle = low + (high - low) / 2
         if _count(schedule, middle, latest) >= limit:

@@ -23,7 +23,7 @@ from redis.backoff import NoBackoff
 from nonet.base.errors import NotBoundError
 from nonet.stores.connection.endpoint import Endpoint
 
-# Limits of the calls in flight, so that Redis serves other clients in between. Others wait here.
+# Limits of the calls in flight, so that Redis serves other clients, too. Further calls wait here.
 _MOST_CALLS = 200
 _MOST_BYTES = 1024 * 1024
 _SECOND_CHECK_SECONDS = 0.1
@@ -66,7 +66,7 @@ class Lane:
         """
         loop = self._running_loop()
         answer: _Answer = loop.create_future()
-        self._send(loop, hiredis.pack_command(args), (answer,))  # type: ignore[arg-type]  # it takes any number of them
+        self._send(loop, hiredis.pack_command(args), (answer,))  # type: ignore[arg-type]  # its stub allows one argument only
         return answer
 
     def call_together(self, *commands: Sequence[str | bytes | float]) -> _Answer:
@@ -127,8 +127,8 @@ class Lane:
         if self._loop not in (None, asyncio.get_running_loop()) and self._loop.is_running():
             raise NotBoundError(
                 "this application is open in another event loop, which still runs: use it in the "
-                "loop that opened it. Threads submit with task.schedule_sync() or app.sync, a task "
-                "in a thread (def execute) also with context().after_commit(); a program that "
+                "loop that opened it. In other threads use task.schedule_sync() or app.sync; a "
+                "task with a plain `def execute` also has context().after_commit(). A program that "
                 "submits only from threads opens a nonet.SyncNonet"
             )
 
@@ -225,7 +225,7 @@ class _Wire(asyncio.Protocol):
         has_room: Callable[[], None],
         lost: Callable[[_Wire], None],
     ) -> None:
-        self._connection = connection  # keeps the connection alive as long as its transport
+        self._connection = connection  # kept, because it closes the transport when it is deleted
         self.endpoint: Endpoint = connection.endpoint
         self.generation: int = connection.generation
         self._transport: asyncio.Transport = connection._writer.transport
@@ -235,11 +235,11 @@ class _Wire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._reader = make_reader()
-        # Each pending answer with the length of its command, in the order of the commands.
+        # Pending answers in order, with the bytes sent; the first of several has those of all.
         self._owed: deque[tuple[_Answer, int]] = deque()
         self._owed_bytes = 0
         self._unsent: list[bytes] = []
-        # When data came last, or the first command after a pause was sent (loop time).
+        # Loop time of the last data, or of the first command that was sent while idle.
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_late = False
@@ -260,7 +260,7 @@ class _Wire(asyncio.Protocol):
         return not self._owed
 
     def has_room_for(self, length: int) -> bool:
-        """Whether a command of this length may be sent now. A single one always may."""
+        """Whether a command of this length may be sent now; always if nothing is in flight."""
         if not self._owed:
             return True
         return len(self._owed) < _MOST_CALLS and self._owed_bytes + length <= _MOST_BYTES
@@ -327,7 +327,7 @@ class _Wire(asyncio.Protocol):
     def _judge(self, reply: exceptions.RedisError) -> None:
         """End the connection after some errors: a new one may reach another server, or log in.
 
-        In redis-py a refused login, and one client too many, are ConnectionErrors.
+        In redis-py, a refused login and a reached limit of clients are ConnectionErrors.
         """
         self._is_elsewhere = self._is_elsewhere or self.endpoint.is_elsewhere(reply)
         if self._is_elsewhere or isinstance(reply, exceptions.ConnectionError):
@@ -358,8 +358,8 @@ class _Wire(asyncio.Protocol):
         patience = self._timeout + self._owed_bytes / _LEAST_BYTES_PER_SECOND
         left = self._heard + patience - self._loop.time()
         if left <= 0 and not self._is_late:
-            # After this process was stopped, timers fire before sockets are read. A reply may have
-            # arrived: wait once more, so that it is read first.
+            # After this process was suspended, timers can fire before sockets are read. A reply may
+            # have arrived: wait once more, so that it is read first.
             self._is_late, left = True, _SECOND_CHECK_SECONDS
         if left > 0:
             self._timer = self._loop.call_later(left, self._check_silence)

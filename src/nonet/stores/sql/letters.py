@@ -174,7 +174,7 @@ def letter_of(row: sa.Row[Any], cipher: Cipher, **absent: Any) -> DeadLetter:
 
 
 def _decrypted(attempt: Mapping[str, Any], id: str, cipher: Cipher) -> Mapping[str, Any]:
-    """Decrypt the error of an attempt, which has its class before it."""
+    """Decrypt the error of an attempt; the class name before it is not encrypted."""
     error_type, mark, text = str(attempt.get("error", "")).partition(f": {MARK}")
     if not mark:
         return attempt
@@ -220,7 +220,7 @@ def identity(task_id: str) -> str:
 
 
 def _storable_json(value: Any) -> Any:
-    """Copy a value for a JSON column: without NaN, odd texts, and types that JSON lacks."""
+    """Copy a value for a JSON column: no NaN, no types that JSON lacks, each text `storable`."""
     match value:
         case None | bool() | int():
             return value
