@@ -11,6 +11,7 @@ from msgspec import msgpack
 from place import Place
 
 from nonet.base.messages.message import ResultDocument, encode
+from nonet.config.settings import plain_settings
 from nonet.rules.figures import COUNTS, DURATIONS, RESOLUTIONS
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
@@ -94,8 +95,7 @@ def _vector(chance: random.Random, slot: int) -> bytes:
 
 
 def _broker(place: Place, history: int) -> Broker:
-    times = {"lock_ttl": 30, "lease": 45, "result_ttl": 0, "dedup_ttl": 60}
-    return Broker(place.url, "nonet", **times, history=history)
+    return Broker(plain_settings(namespace="nonet", result_ttl=0, history=history), place.url)
 
 
 async def _submit(broker: Broker, first: int) -> None:
