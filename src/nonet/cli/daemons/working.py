@@ -27,7 +27,7 @@ from nonet.worker.children.forking import HELD_OPEN
 from nonet.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from nonet.cli.daemons.worker import WorkerOptions
+    from nonet.cli.daemons.worker_options import WorkerOptions
     from nonet.cli.target import CodeTarget
     from nonet.pipelines.host import PipelineHost
 
@@ -43,7 +43,7 @@ class WorkerArguments:
     Attributes:
         settings: options for `nonet.config.settings.load_settings`.
         concurrency, idle_exit, max_lifetime, fleet_line, debug: as in
-            `nonet.cli.daemons.worker.WorkerOptions`.
+            `nonet.cli.daemons.worker_options.WorkerOptions`.
     """
 
     settings: Mapping[str, Any]
