@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from waits import until
 
 from nonet import Nonet, RetryPolicyBase
-from nonet.base.errors import ConfigurationError
+from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.config.reading import parse_config
+from nonet.daemon.service import Stop
 from nonet.rules.limits import Limit, LimitAddress
 from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
 from nonet.stores.namespace.leadership import Leadership
@@ -134,6 +138,31 @@ async def test_a_scheduler_with_a_bad_file_starts_with_the_published_configurati
     await rig.app.broker.client.flushall()
     with pytest.raises(ConfigurationError, match=r"config\.yaml"):
         await rig.loop().start()
+
+
+async def test_an_outage_while_the_published_configuration_is_read_delays_a_scheduler(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis answers the first check and not this call: the scheduler waits instead of ending."""
+    first = rig.loop()
+    await first.start()
+    await rig.tick(first)
+    rig.file.write_text("vos: 7")
+    read, is_first = Publication.read, iter([True])
+
+    async def fails_once(publication: Publication) -> Any:
+        if next(is_first, False):
+            raise ServerUnreachableError("as the test wants")
+        return await read(publication)
+
+    monkeypatch.setattr(Publication, "read", fails_once)
+    async with rig.app.injector() as injector:
+        scheduler, stop = rig.app.scheduler(injector), Stop()
+        running = asyncio.create_task(scheduler.run(stop))
+        loop = scheduler._parts.configuration
+        await until(lambda: loop.current is not None or running.done(), "it has a configuration")
+        stop.request()
+        await running
 
 
 def test_any_exception_of_a_class_is_an_error_of_the_file() -> None:
