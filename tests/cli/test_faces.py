@@ -209,3 +209,6 @@ async def test_a_command_prints_what_the_api_answers(task_run: TaskRun) -> None:
                 assert answer.status_code == 200, answer.text
                 assert steady(printed.json) == steady(answer.json()), command
                 assert printed.json.get("items") != [], command
+                # Its columns name what the view has, which no type checker sees.
+                shown = await task_run(*command.split())
+                assert (shown.code, "Traceback" in shown.err) == (printed.code, False), shown.err
