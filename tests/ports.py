@@ -1,5 +1,6 @@
 """Ports for servers that tests start."""
 
+import atexit
 import itertools
 import socket
 from functools import cache
@@ -28,6 +29,7 @@ def _part() -> tuple[int, socket.socket]:
         except OSError:
             ours.close()
         else:
+            atexit.register(ours.close)
             return number, ours
     raise RuntimeError(f"{_PARTS} processes run tests of Nonet on this machine: end some")
 

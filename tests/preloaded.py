@@ -248,6 +248,7 @@ class _Server:
                     pass_fds=[listens.fileno()],
                     start_new_session=True,
                 )
+            self.process.returncode = 0  # it ends with the run: this process does not wait for it
 
     def _wait_until_it_listens(self) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:

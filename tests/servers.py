@@ -10,6 +10,7 @@ A server is gone when its test process is, and its files too, also when that one
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import shutil
@@ -414,6 +415,7 @@ for directory in filter(os.path.isabs, watched):
                 text=True,
                 start_new_session=True,  # outlives Ctrl-C
             )
+            atexit.register(self._helper.communicate)  # its end, which ends what is left
         self._tell("watch", item)
 
     def forget(self, item: int | Path) -> None:
