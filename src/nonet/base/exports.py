@@ -16,7 +16,7 @@ def imported_on_use(
     Args:
         module: its ``__name__``.
         homes: names, separated by spaces, by the module that defines them.
-        within: what comes before the names of these modules.
+        within: prefix of the module names.
     """
     home = {name: f"{within}{place}" for place, names in homes.items() for name in names.split()}
 

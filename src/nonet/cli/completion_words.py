@@ -11,7 +11,7 @@ from nonet.cli.task_classes import loaded, names_of
 from nonet.rules.periodic import EntryStatus
 from nonet.stores.stores import Stores
 
-# How long a user who has pressed TAB waits for Redis.
+# Longest wait for Redis after TAB was pressed.
 _REDIS_SECONDS = 0.5
 # As many ids fit on a screen.
 _FEW = 50

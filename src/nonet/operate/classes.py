@@ -39,7 +39,7 @@ class ClassQuery(ListQuery):
 class ActivityQuery(ClassQuery):
     """Which classes are listed, and in which order."""
 
-    order: Order = Field(default="name", description="What comes first.")
+    order: Order = Field(default="name", description="Sort order.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The configuration: what is published, who applies it, and what it makes of a task class."""
+"""The published configuration, the processes that apply it, and its values for a task class."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ async def cancel(client: Client, id: str, reason: str = "") -> Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class CancelledMany:
-    """What was cancelled, or would be.
+    """The tasks that were cancelled; in a preview, those that would be.
 
     Attributes:
         dry_run: it is a preview.

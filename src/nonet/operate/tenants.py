@@ -27,7 +27,7 @@ class TenantQuery(Selection):
     sort: str = Field(
         default="tasks",
         json_schema_extra={"enum": [*ORDERS]},
-        description=f"What comes first: {', '.join(ORDERS)}.",
+        description=f"Sort order: {', '.join(ORDERS)}.",
     )
 
     @field_validator("sort")
