@@ -38,7 +38,7 @@ _WHOLE = {
 }
 # How long an example takes says how busy the machine is. The same examples in each run: what a run
 # finds by chance says nothing of the change that it tests.
-settings.register_profile("fixed", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("fixed", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("fixed")
 
 

@@ -332,7 +332,7 @@ async def one(app: Nonet, server: RedisServer, actions: list[tuple[Any, ...]]) -
                 operator.task.exception()
 
 
-@scales(25, 2_000)
+@scales(12, 400)
 def test_a_letter_is_lost_in_no_history(
     redis_server: RedisServer, tmp_path: Path, scale: int
 ) -> None:

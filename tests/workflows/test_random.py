@@ -197,7 +197,7 @@ class Play:
         assert self.site.leaks() == []
 
 
-@scales(25, 1500)
+@scales(12, 400)
 def test_random_workflows_do_what_the_model_says(
     site: tuple[asyncio.Runner, FlowSite], scale: int
 ) -> None:

@@ -221,8 +221,8 @@ def test_rivals_get_a_lock_in_order_of_submission(redis_server: RedisServer) -> 
 
 @pytest.mark.soak
 def test_rivals_get_a_lock_in_order_of_submission_for_long(redis_server: RedisServer) -> None:
-    """The same for 10,000 histories."""
-    play_many(redis_server, 10_000, 2)
+    """The same for 3,000 histories."""
+    play_many(redis_server, 3_000, 2)
 
 
 @pytest.mark.soak
