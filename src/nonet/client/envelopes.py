@@ -130,7 +130,7 @@ class Envelopes:
         due = _due(task_class, options)
         content = self._content(task_class, task, options, callback_of, trace, repeat, is_step)
         vo, group = vo_of(task, labels), child_of or callback_of or is_step
-        locks, terms = self._demands(task_class, task, options, content, group)
+        locks, terms = self._demands(task_class, task, options, content, vo, group)
         if repeat is not None:
             terms = _lines(terms, repeat.term)
         stream = self._stream(task_class, vo, labels)
@@ -177,6 +177,8 @@ class Envelopes:
             is_new: False for a repeat, which keeps its tenant.
         """
         running, texts = running_context() if is_new else None, carried_texts()
+        if running is None and not texts:
+            return options
         if problem := carried_problem(texts):
             raise InvalidArgumentsError(task_class.name, [problem])
         found: dict[str, Any] = {}
@@ -239,6 +241,7 @@ class Envelopes:
         task: BaseTask | Given[Any],
         options: Options,
         content: Envelope,
+        vo: str,
         group: str | bool,
     ) -> tuple[str, str]:
         """Second step: encode the locks and terms as lines for the scripts.
@@ -246,16 +249,17 @@ class Envelopes:
         If arguments are results of other steps, the worker computes the locks.
 
         Args:
+            vo: the VO of the task, or empty.
             group: whether the task belongs to a group or a workflow.
         """
         cls, labels = task_class.cls, options.labels or _NO_LABELS
         locks, terms = "", ""
         is_own = cls.execution_locks is not BaseTask.execution_locks
-        if not isinstance(task, Given) and (is_own or vo_of(task, labels)):
+        if (is_own or vo) and not isinstance(task, Given):
             locks = self._locks(task_class, task, labels)
         deadline = cls.start_by if options.start_by is FROM_CLASS else options.start_by
         if deadline is not None:
-            terms = self._start_by(task_class, task, labels, deadline, options)
+            terms = self._start_by(task_class, vo, deadline, options)
         wanted = cls.unique if options.unique is FROM_CLASS else options.unique
         if wanted is not None:
             key = _unique_key(task_class, task, wanted, content, in_group=group)
@@ -347,19 +351,12 @@ class Envelopes:
             raise InvalidArgumentsError(task_class.name, [f"label: {error}"]) from None
         return _STREAMS[priority, size]
 
-    def _start_by(
-        self,
-        task_class: TaskClass,
-        task: BaseTask | Given[Any],
-        labels: Mapping[str, Any],
-        wanted: StartBy,
-        options: Options,
-    ) -> str:
+    def _start_by(self, task_class: TaskClass, vo: str, wanted: StartBy, options: Options) -> str:
         """Return the term for the deadline."""
         problem = start_by_problem(wanted) or _start_problem(wanted, options)
         if problem:
             raise InvalidArgumentsError(task_class.name, [f"start_by: {problem}"])
-        effective = self._live_config.overrides.effective(task_class, vo_of(task, labels))
+        effective = self._live_config.overrides.effective(task_class, vo)
         return start_by_term(wanted, keep=effective.dlq_eligible)
 
     def _locks(self, task_class: TaskClass, task: BaseTask, labels: Mapping[str, Any]) -> str:

@@ -157,9 +157,9 @@ class OpenNamespace(InNamespace):
             (accepted,) = await self.accept([submission])
         return self._handle(accepted)
 
-    async def accept(self, submissions: Sequence[Submission]) -> Sequence[Accepted]:
+    def accept(self, submissions: Sequence[Submission]) -> Awaitable[Sequence[Accepted]]:
         """Submit prepared tasks that are not durable, for the framework; see `Routing.accept`."""
-        return await self.routing.accept(submissions, _accept)
+        return self.routing.accept(submissions, _accept)
 
     async def send_within(
         self, transaction: Any, submissions: Sequence[Submission]
@@ -265,5 +265,7 @@ class OpenNamespace(InNamespace):
                 return None
 
 
-async def _accept(home: OpenNamespace, submissions: Sequence[Submission]) -> list[Accepted]:
-    return await home.stores.broker.accept(submissions)
+def _accept(
+    home: OpenNamespace, submissions: Sequence[Submission]
+) -> Awaitable[Sequence[Accepted]]:
+    return home.stores.broker.accept(submissions)

@@ -106,9 +106,9 @@ class Routing(Generic[_Namespace]):
             raise InvalidArgumentsError(name, [problem])
         return self.opened(home), [self._sealed(item, home) for item in tasks]
 
-    async def accept(
+    def accept(
         self, submissions: Sequence[Submission], send: Send[_Namespace]
-    ) -> Sequence[Accepted]:
+    ) -> Awaitable[Sequence[Accepted]]:
         """Submit tasks, each where its tenant belongs.
 
         Returns:
@@ -117,8 +117,14 @@ class Routing(Generic[_Namespace]):
         Raises:
             NonetError: as `send`; tasks of other namespaces may have been submitted before.
         """
+        # Without routes the caller awaits `send` itself, which saves a coroutine for each task.
         if not self._live_config.routes:
-            return await send(self._home, submissions)
+            return send(self._home, submissions)
+        return self._accept_routed(submissions, send)
+
+    async def _accept_routed(
+        self, submissions: Sequence[Submission], send: Send[_Namespace]
+    ) -> Sequence[Accepted]:
         by_home: dict[str, list[int]] = {}
         for place, item in enumerate(submissions):
             by_home.setdefault(self._home_of(item), []).append(place)

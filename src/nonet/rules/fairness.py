@@ -49,7 +49,10 @@ def tenant_of(by: str, name: str, vo: str, labels: Mapping[str, Any]) -> str:
         found = str(labels.get(by.removeprefix(_LABEL), ""))
     if found in (OTHERS, NOBODY):  # it would be mistaken for the others
         found = f"?{found[1:]}"
-    return "".join(char if char.isprintable() else "?" for char in found[:_LONGEST])
+    found = found[:_LONGEST]
+    if found.isprintable():
+        return found
+    return "".join(char if char.isprintable() else "?" for char in found)
 
 
 def inherited_labels(by: str, vo: str, labels: Mapping[str, Any]) -> dict[str, Any]:

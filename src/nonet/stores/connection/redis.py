@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -208,7 +208,7 @@ class Scripts:
         self.replicas = replicas
         self.lane: Lane = lane or client.lane
 
-    async def run(self, name: str, *args: Any) -> Any:
+    def run(self, name: str, *args: Any) -> Coroutine[Any, Any, Any]:
         """Run a script, and load it into the server if necessary.
 
         A call without an answer is retried, unless the client retries nothing. If another server
@@ -219,9 +219,9 @@ class Scripts:
             ConfigurationError: Redis refuses the login, or forbids the script.
             NonetError: the script failed.
         """
-        return await self._repeat(name, partial(self._call, self.lane.call, name, args))
+        return self._repeat(name, self.lane.call, self._command(name, args))
 
-    async def read(self, *command: Any) -> Any:
+    def read(self, *command: Any) -> Coroutine[Any, Any, Any]:
         """Send a command that only reads, and retry it like a script.
 
         A running task reads with it: a failover must not end an attempt that merely waits for data.
@@ -230,37 +230,36 @@ class Scripts:
             ServerUnreachableError: no answer, even after the retries.
             NonetError: Redis refuses the command.
         """
-        return await self._repeat("", partial(self.lane.call, *command))
+        return self._repeat("", self.lane.call, command)
 
     async def run_confirmed(self, name: str, *args: Any) -> tuple[Any, bool]:
         """Run a script, and report whether enough replicas have confirmed what it wrote.
 
         Without their confirmation in time the writes stay nevertheless.
         """
+        command = self._command(name, args)
         if not self.replicas:
-            return await self.run(name, *args), True
-        call = partial(self._call, self._call_and_wait, name, args)
-        answer, replicas = await self._repeat(name, call)
+            return await self._repeat(name, self.lane.call, command), True
+        answer, replicas = await self._repeat(name, self._call_and_wait, command)
         return answer, replicas >= self.replicas
 
-    async def _call(
-        self, send: Callable[..., Awaitable[Any]], name: str, args: Sequence[Any]
-    ) -> Any:
-        source, digest = script(name)
-        try:
-            return await send("EVALSHA", digest, 1, self.prefix, *args)
-        except exceptions.NoScriptError:
-            return await send("EVAL", source, 1, self.prefix, *args)
+    def _command(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return ("EVALSHA", script(name)[1], 1, self.prefix, *args)
 
-    async def _repeat(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _repeat(
+        self, name: str, send: Callable[..., Awaitable[Any]], command: tuple[Any, ...]
+    ) -> Any:
         endpoint, failures, began = self.client.endpoint, 0, time.monotonic()
         is_switching = endpoint.finder is not None
         while True:
             try:
-                answer = await call()
+                answer = await send(*command)
                 if REDIS.is_unavailable:
                     REDIS.answered()
                 return answer
+            except exceptions.NoScriptError:
+                command = ("EVAL", script(name)[0], *command[2:])
+                continue
             except REFUSALS as error:
                 is_switching = is_switching or endpoint.is_elsewhere(error)
                 if not self._may_repeat(error, failures, began, is_switching=is_switching):

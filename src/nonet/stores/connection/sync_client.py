@@ -181,6 +181,7 @@ class _Wire:
         self._connection = connection
         self._socket = connection._sock
         self._reader = make_reader()
+        self._timeout: float | None = connection.socket_timeout
         self.endpoint: Endpoint = connection.endpoint
         self.generation: int = connection.generation
         self.is_new = True
@@ -218,7 +219,9 @@ class _Wire:
 
     def _limit(self) -> None:
         """Let the socket wait no longer than a time limit around the call."""
-        self._socket.settimeout(seconds_left(self._connection.socket_timeout))
+        left = seconds_left(self._timeout)
+        if left != self._socket.gettimeout():  # to set it is a system call
+            self._socket.settimeout(left)
 
 
 class SyncClient:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -101,10 +101,12 @@ class Submissions:
         self._scripts = scripts
         self._keeping = keeping
 
-    async def accept(self, submissions: Sequence[Submission]) -> list[Accepted]:
+    def accept(self, submissions: Sequence[Submission]) -> Coroutine[Any, Any, list[Accepted]]:
         """See `nonet.stores.queue.broker.Broker.accept`."""
-        if len(submissions) == 1:
-            return await self._accept(submissions)
+        accept = self._accept if len(submissions) == 1 else self._accept_in_chunks
+        return accept(submissions)
+
+    async def _accept_in_chunks(self, submissions: Sequence[Submission]) -> list[Accepted]:
         accepted: list[Accepted] = []
         for chunk in chunks(submissions):
             try:
@@ -126,8 +128,8 @@ class Submissions:
     async def aclose(self) -> None:
         """Wait for calls under way."""
 
-    async def _accept(self, chunk: Sequence[Submission]) -> list[Accepted]:
-        return await self._ask(chunk)
+    def _accept(self, chunk: Sequence[Submission]) -> Coroutine[Any, Any, list[Accepted]]:
+        return self._ask(chunk)
 
     def _unconfirmed(self, chunk: Sequence[Submission]) -> NotConfirmedError:
         what = "a submitted task" if len(chunk) == 1 else f"{len(chunk)} submitted tasks"
