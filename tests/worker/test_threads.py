@@ -21,7 +21,7 @@ PLACES = 3
 def attempt(*left: Any, timed_out: bool = False) -> Any:
     """What `FunctionThreads` reads of an attempt."""
     error = TaskTimeoutError("too long") if timed_out else None
-    return SimpleNamespace(left=left, ending=SimpleNamespace(timed_out=error))
+    return SimpleNamespace(left=left, timed_out=error)
 
 
 @asynccontextmanager

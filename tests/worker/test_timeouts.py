@@ -266,7 +266,7 @@ async def test_a_thread_that_returns_after_the_soft_limit_has_failed(
     """A thread learns of the limit only when it asks; what it returns later does not count."""
     attempt = attempt_at(task, tools)
     ended = asyncio.create_task(carry_out(attempt, tools))
-    await until(lambda: attempt.ending.timed_out is not None, "its limit has passed")
+    await until(lambda: attempt.timed_out is not None, "its limit has passed")
     assert not ended.done() and story == []
     still_runs.set()
     async with asyncio.timeout(WAIT_SECONDS):
@@ -293,7 +293,7 @@ async def test_an_attempt_that_is_cut_before_its_limit_is_handed_back(tools: Too
     async with asyncio.timeout(WAIT_SECONDS):
         outcome = await ended
     assert isinstance(outcome, HandedBack) and outcome.reason == "the worker stopped"
-    assert attempt.ending.timed_out is None
+    assert attempt.timed_out is None
 
 
 async def test_a_lost_lease_outranks_a_limit(tools: Tools) -> None:

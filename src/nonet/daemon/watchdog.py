@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 
 import msgspec
 
@@ -141,19 +142,19 @@ class Watchdog:
         since: float,
         on_lost: Callable[[str], None],
         on_renewed: Callable[[float], None] = lambda _: None,
-    ) -> None:
-        """Keep a lease alive; it is lost at once if its deadline has passed.
+    ) -> float:
+        """Keep a lease alive, and return its deadline (monotonic).
+
+        It is lost at once if its deadline has passed.
 
         Args:
             since: monotonic time before the lease was requested.
             on_lost: called once, with the reason, in the thread that notices: one of the
                 watchdog's, or the caller of `hold` or `check`.
-            on_renewed: called in the same threads with each deadline (monotonic), including the
-                first.
+            on_renewed: called in the same threads with each later deadline.
         """
         deadline = since + _safe(lease.ttl)
         item = self._held[lease] = _Held(lease, deadline, on_lost, on_renewed)
-        on_renewed(deadline)
         if time.monotonic() >= deadline:
             self._lose(item, _OVERDUE)
         beat = self._last_beat + lease.ttl / 3
@@ -161,6 +162,7 @@ class Watchdog:
             self._beats.wake_by(beat)
         if deadline < self._deadlines.until:
             self._deadlines.wake_by(deadline)
+        return deadline
 
     def check(self, lease: Lease) -> None:
         """Declare a held lease lost if its deadline has passed. Thread-safe."""
@@ -263,6 +265,7 @@ class Watchdog:
             logger.warning("lease lost: task_id=%s reason=%s", item.lease.id, reason)
 
 
+@cache  # few TTLs differ
 def _safe(ttl: float) -> float:
     """Return how long to rely on a lease of `ttl` seconds.
 

@@ -118,6 +118,7 @@ class TaskContext:
     is_alone: bool = False  # whether its process runs nothing else, for the framework
     namespace: str = ""  # where it runs, for the framework; empty: in no worker
     _after_commit: Sequence[Prepared] = ()
+    has_workdir: bool = False  # whether `workdir` was created, for the framework
     _workdir: Path | None = None
     _parent_dir: str | None = None
     _made_of: tuple[Mapping[str, Any], type] | None = None
@@ -181,6 +182,7 @@ class TaskContext:
         """
         if self._workdir is None:
             self._workdir = Path(tempfile.mkdtemp(prefix="nonet-", dir=self._parent_dir))
+            self.has_workdir = True
         return self._workdir
 
     def make_workdir_in(self, directory: str) -> None:
@@ -192,11 +194,6 @@ class TaskContext:
         if self._workdir is not None:
             shutil.rmtree(self._workdir, ignore_errors=True)
 
-    @property
-    def has_workdir(self) -> bool:
-        """Whether `workdir` was created, for the framework."""
-        return self._workdir is not None
-
     def ensure_lease(self) -> None:
         """Return if this attempt still owns its task and locks and has time left; otherwise raise.
 
@@ -207,7 +204,10 @@ class TaskContext:
         Example:
             context().ensure_lease()  # before a step that cannot be undone
         """
-        self._ensure_owner()
+        if self._check_lease is not None:
+            self._check_lease()
+        if self._lost is not None:
+            self._ensure_owner()
         if self._timed_out is not None:
             raise self._timed_out.with_traceback(None)
 
@@ -533,9 +533,8 @@ def current_secrets() -> tuple[str, ...]:
     )
 
 
-def enter_subject(value: TaskContext) -> None:
-    """Called by the framework at the start of the asyncio task that handles an attempt."""
-    _subject.set(value)
+enter_subject: Callable[[TaskContext], object] = _subject.set
+"""Called by the framework at the start of the asyncio task that handles an attempt."""
 
 
 _Hold: TypeAlias = tuple[str, "asyncio.Task[Any] | None"]
@@ -572,11 +571,8 @@ def holding(id: str) -> Iterator[None]:
         _holds.set(outer)
 
 
-def enter_context(value: TaskContext) -> Token[TaskContext]:
-    """Called by the framework when an execution starts; pass the token to `leave_context`."""
-    return _context.set(value)
+enter_context: Callable[[TaskContext], Token[TaskContext]] = _context.set
+"""Called by the framework when an execution starts; pass the token to `leave_context`."""
 
-
-def leave_context(token: Token[TaskContext]) -> None:
-    """Called by the framework when the same asyncio task continues after the execution."""
-    _context.reset(token)
+leave_context: Callable[[Token[TaskContext]], None] = _context.reset
+"""Called by the framework when the same asyncio task continues after the execution."""

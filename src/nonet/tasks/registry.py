@@ -74,6 +74,11 @@ class TaskClass(Struct, frozen=True, dict=True):
         """Whether ``execute`` is a plain function, which runs in a thread."""
         return not is_coroutine_function(self.cls.execute)
 
+    @cached_property
+    def takes_nothing(self) -> bool:
+        """Whether ``execute`` has no parameter, so that nothing is injected."""
+        return list(inspect.signature(self.cls.execute).parameters) == ["self"]
+
     def too_old_for(self, min_version: str) -> str:
         """Why this code must not run a task that requires a newer version; empty if it may.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import cache
 from typing import Any, Generic, NoReturn, Unpack
 
 from nonet.base.errors import NotBoundError, ResultUnavailable
@@ -45,7 +45,7 @@ from nonet.tasks.task import (
 )
 from nonet.tasks.workflows import Workflow
 from nonet.testing.submitted import Submitted, submitted_of
-from nonet.worker.attempt.conclusion import encoded_result
+from nonet.worker.attempt.conclusion import too_long, unstorable
 
 _WORKFLOW = "inline"
 _GROUP = "inline-group"
@@ -277,11 +277,13 @@ class _Inline:
         """Raises `ResultUnavailable`, as awaiting it would, if the result cannot be stored."""
         name = self._known.name
 
-        def document(value: object) -> ResultDocument:
-            return ResultDocument(name, number, time.time(), value)
-
-        secrets = partial(secret_texts, self._envelope.args, self._known.cls)
-        _, note = encoded_result(document, self._run.result, secrets, limit=self._limit)
+        note = ""
+        try:
+            document = ResultDocument(name, number, time.time(), pack(self._run.result))
+            if len(encoded := encode(document)) > self._limit:
+                note = too_long(encoded, self._limit)
+        except BaseException as error:  # packing runs code of the result's class
+            note = unstorable(error, secret_texts(self._envelope.args, self._known.cls))
         if note:
             raise ResultUnavailable(
                 f"task {self._envelope.id} ({name}) is done, but {note}; return what can travel, "

@@ -61,7 +61,7 @@ class Leftovers:
         """Take over a thread or asyncio task, so that its attempt can end without it."""
         attempt.left = (*attempt.left, left)
         # It exceeded its time limit, so another attempt gets the slot.
-        is_overdue = attempt.ending.timed_out is not None or isinstance(left, asyncio.Task)
+        is_overdue = attempt.timed_out is not None or isinstance(left, asyncio.Task)
         kept = self._overdue if is_overdue else self._in_slots
         loop = asyncio.get_running_loop()
 

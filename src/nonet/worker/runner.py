@@ -23,21 +23,22 @@ from nonet.rules.outcomes import Cancelled, End, Failed, HandedBack, Lost, Outco
 from nonet.stores.namespace.events import Events
 from nonet.stores.queue.broker import Order
 from nonet.stores.queue.deliveries import Delivery
+from nonet.tasks.execution import enter_subject
 from nonet.tasks.injection import Injector
 from nonet.telemetry.running_middleware import add_failures
 from nonet.telemetry.tracing import are_spans_collected, start_attempt
 from nonet.worker.attempt.around import error_of, report_crash
 from nonet.worker.attempt.attempt import Attempt, Stage
 from nonet.worker.attempt.burials import Burials
-from nonet.worker.attempt.conclusion import Concluder, Conclusion
+from nonet.worker.attempt.conclusion import Concluder, Conclusion, Ended
 from nonet.worker.attempt.crashes import WITH_WORKER
 from nonet.worker.attempt.execute import Tools, execute, identify
 from nonet.worker.attempt.place import Place, place_of
-from nonet.worker.attempt.settle import Settler
+from nonet.worker.attempt.settle import Settler, is_plain_success
 from nonet.worker.attempt.watched_leases import WatchedLeases
 from nonet.worker.children.children import Children
 from nonet.worker.children.deaths import ChildDeaths
-from nonet.worker.children.isolated import Isolated, stopped
+from nonet.worker.children.isolated import Isolated
 from nonet.worker.incarnation import Incarnation
 from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
@@ -122,7 +123,6 @@ class Runner:
         self.suspects = Suspects(
             me.size,
             lambda: self._in(Children(settings, broker.url, client.middlewares)),
-            self._concluder,
             self._ordinary,
         )
 
@@ -144,7 +144,6 @@ class Runner:
             children,
             client=self._client,
             settings=self._client.settings,
-            concluder=self._concluder,
             admit=self._leasing.readmit,
             accuse=partial(self._client.stores.broker.accuse, self._me.id),
             deaths=self._deaths,
@@ -215,15 +214,16 @@ class Runner:
             since: monotonic time before the fetch that returned it.
         """
         attempt = Attempt(delivery, since)
-        attempt.context.check_lease_with(partial(self._leasing.check, attempt))
+        work = self._run
         if delivery.state == "dying":
             self.burials.attempts.add(attempt)
+            work = self._bury_fetched
         elif delivery.suspect and not attempt.takes_slot:
             self.suspects.attempts.add(attempt)
         self._leasing.hold(attempt)
         # A new context, so that no attempt sees the context variables of another one.
         attempt.task = self._loop.create_task(
-            self._run(attempt), name=delivery.id, context=contextvars.Context()
+            work(attempt), name=delivery.id, context=contextvars.Context()
         )
         self._running[attempt] = attempt.task
 
@@ -232,7 +232,7 @@ class Runner:
         for attempt in list(self._running):
             delivery = attempt.delivery
             is_meant = (delivery.id, delivery.gen) == (order.id, order.gen)
-            if is_meant and attempt.ending.cancelled is None:
+            if is_meant and attempt.cancelled is None:
                 logger.info("cancelling task %s %s", order.id, order.why)
                 attempt.cancel(order.why)
                 self._loop.call_later(self._cancel_grace, self._abandon, attempt)
@@ -255,65 +255,73 @@ class Runner:
 
     async def wait(self, seconds: float, forced: asyncio.Task[bool] | None = None) -> None:
         """Wait until all attempts have ended, until `forced` is done, or for `seconds`."""
-        deadline = time.monotonic() + seconds
-        while self._running and not (forced and forced.done()):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
-            watched = {*self._running.values(), *([forced] if forced else [])}
-            await asyncio.wait(watched, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        emptied = asyncio.create_task(self._emptied())
+        watched = {emptied, *([forced] if forced else [])}
+        await asyncio.wait(watched, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        emptied.cancel()
+
+    async def _emptied(self) -> None:
+        while self._running:
+            self.freed.clear()
+            await self.freed.wait()
 
     # ---- one delivery: identify → place → execute → conclude → settle → forget ------------------
 
     async def _run(self, attempt: Attempt) -> None:
-        """Process one delivery, from its fetch to the end of its lease."""
+        """Carry one delivery from its fetch to its settle."""
+        conclusion = None
         try:
-            conclusion = await self._conclude(attempt)
-            if conclusion is not None:
-                await self._settle(attempt, conclusion)
-        except GeneratorExit as error:
-            # A task awaited a future that raised this. The exception has closed each coroutine up
-            # to this one, so none of them could return an outcome.
-            if not self._is_abandoned(attempt):
-                conclusion = self._concluder.conclude(attempt, Failed(error))
-                if attempt.around is not None:
-                    await attempt.around.close(conclusion.settlement, error)
-                await self._settle(attempt, conclusion)
+            try:
+                ended = await self._ended(attempt)
+            except GeneratorExit as error:
+                # A task awaited a future that raised this. The exception has closed each coroutine
+                # up to this one, so none of them could return an outcome.
+                ended = Failed(error)
+            conclusion = self._concluder.conclude(attempt, ended)
+            if attempt.around is not None or attempt.crash is not None:
+                await self._end_middleware(attempt, ended, conclusion)
         except Exception:
             # The delivery stays pending and is reclaimed when its lease ends: nothing is lost.
-            logger.exception("task %s: its settlement failed", attempt.delivery.id)
+            logger.exception("task %s: it cannot be concluded", attempt.delivery.id)
         finally:
-            if not (attempt.left and self._is_abandoned(attempt)):
+            is_abandoned = bool(attempt.left) and self._is_abandoned(attempt)
+            if conclusion is None and not is_abandoned:
                 self._forget(attempt)
+        if conclusion is None or is_abandoned:  # `_end` settles the abandoned ones
+            return
+        self._leave_slot(attempt, conclusion)
+        if is_plain_success(attempt, conclusion):
+            answered = partial(self._answered, attempt, conclusion)
+            self.settler.broker.settle_done(attempt.delivery, conclusion.document, answered)
+        else:
+            await self._settle(attempt, conclusion)
 
-    async def _conclude(self, attempt: Attempt) -> Conclusion | None:
-        """Execute the task unless its state forbids it; None: the attempt is settled already."""
-        if attempt.ending.lost is not None:
+    async def _ended(self, attempt: Attempt) -> Ended:
+        """Execute the task where it belongs, unless its state forbids it."""
+        if attempt.lost is not None:
             # The loop was blocked while the fetch reply waited. Other tasks may hold its locks now.
-            return self._concluder.conclude(attempt, Lost(attempt.ending.lost))
-        if attempt.delivery.state == "dying":
-            await self.burials.bury(attempt)
-            return None
+            return Lost(attempt.lost)
         outcome = identify(attempt, self._tools)
         self.tally.started(attempt)
         if outcome is not None:
             self._report_foreign(attempt, outcome)
-            return self._concluder.conclude(attempt, outcome)
+            return outcome
         if self._is_traced:
             attempt.span = _span_of(attempt)
-        place = place_of(attempt.delivery, attempt.effective.isolation, self._me.isolation)
-        if place is Place.LOOP:
-            conclusion = await self._execute_in_loop_or_thread(attempt)
-        else:
-            conclusion = await self._execute_elsewhere(attempt, place)
-        if attempt.crash is not None and conclusion is not None:
-            await report_crash(
-                attempt.running_task(),
-                self._tools.middlewares,
-                attempt.crash,
-                conclusion.settlement,
-            )
-        return conclusion
+        match place_of(attempt.delivery, attempt.effective.isolation, self._me.isolation):
+            case Place.LOOP:
+                return await self._execute_here(attempt)
+            case Place.CHILD:
+                return await self._isolated.run(attempt, fresh=False)
+            case Place.FRESH_CHILD:
+                return await self._isolated.run(attempt, fresh=True)
+            case Place.SUSPECTS:
+                return await self.suspects.run(attempt)
+            case Place.NONE:
+                attempt.crash = WITH_WORKER.error()
+                return Failed(attempt.crash)
+            case _:  # NONE_BUT_CHILD
+                return await self._isolated.judge(attempt, WITH_WORKER, is_counted=True)
 
     def _report_foreign(self, attempt: Attempt, outcome: Outcome) -> None:
         """Log, once for each class, that this worker leaves its tasks to others."""
@@ -329,66 +337,89 @@ class Runner:
                 "" if attempt.task_class else _UNKNOWN,
             )
 
-    async def _execute_elsewhere(self, attempt: Attempt, place: Place) -> Conclusion | None:
-        match place:
-            case Place.CHILD:
-                return await self._isolated.run(attempt, fresh=False)
-            case Place.FRESH_CHILD:
-                return await self._isolated.run(attempt, fresh=True)
-            case Place.SUSPECTS:
-                return await self.suspects.run(attempt)
-            case Place.NONE:
-                attempt.crash = WITH_WORKER.error()
-                return self._concluder.conclude(attempt, Failed(attempt.crash))
-            case _:  # NONE_BUT_CHILD
-                return await self._isolated.judge(attempt, WITH_WORKER, is_counted=True)
-
-    async def _execute_in_loop_or_thread(self, attempt: Attempt) -> Conclusion | None:
-        assert attempt.task_class is not None  # `identify` hands on the others
-        if not attempt.task_class.is_plain:
-            return await self._execute_here(attempt)
-        has_place = False
-        with attempt.waiting():
-            await self.threads.take_place()
-            has_place = True
-        if not has_place:
-            return self._concluder.conclude(attempt, stopped(attempt))
-        try:
-            return await self._execute_here(attempt)
-        finally:
-            self.threads.give_back_place(attempt)
-
-    async def _execute_here(self, attempt: Attempt) -> Conclusion | None:
+    async def _execute_here(self, attempt: Attempt) -> Outcome:
+        """Execute the task in the event loop, or in a thread once there is a place."""
+        is_plain = attempt.task_class is not None and attempt.task_class.is_plain
+        if is_plain and not await self._take_place(attempt):
+            return attempt.stopped()
         began = time.monotonic()
-        outcome = await execute(attempt, self._tools)
-        usage = Usage(wall=time.monotonic() - began)
+        try:
+            outcome = await execute(attempt, self._tools)
+        finally:
+            if is_plain:
+                self.threads.give_back_place(attempt)
+        attempt.usage = Usage(wall=time.monotonic() - began)
         if attempt.context.has_workdir:
             await in_own_thread(attempt.context.remove_workdir)
-        is_abandoned = bool(attempt.left) and self._is_abandoned(attempt)
-        if is_abandoned:  # `_end` has settled it
-            outcome = Cancelled(attempt.ending.cancelled or "")
-        conclusion = self._concluder.conclude(attempt, outcome, usage)
-        if attempt.around is not None:
-            await attempt.around.close(
-                conclusion.settlement, error_of(outcome), is_lost=bool(conclusion.lost)
-            )
-        return None if is_abandoned else conclusion
+        if attempt.left and self._is_abandoned(attempt):
+            return Cancelled(attempt.cancelled or "")
+        return outcome
 
-    async def _settle(self, attempt: Attempt, conclusion: Conclusion) -> None:
-        self._free_slot_of(attempt)
-        if attempt.span is not None:
-            _end_span(attempt.span, attempt, conclusion)
-            attempt.span = None
-        if conclusion.middleware_failures:
-            add_failures(conclusion.middleware_failures)
-        end = await self.settler.settle(attempt, conclusion)
-        settlement = conclusion.settlement
-        if attempt.locks_kept_at is not None:
-            self._leftovers.keep_locks(attempt, attempt.locks_kept_at)
-        crashed = settlement.crashed or settlement.end is End.CRASH
-        self.tally.finished(attempt, end, conclusion.usage, crashed=crashed)
-        if end is End.DEAD and settlement.keep:
-            await self._bury(attempt, conclusion)
+    async def _take_place(self, attempt: Attempt) -> bool:
+        """Wait for a place in a thread; return False if the attempt was stopped meanwhile."""
+        with attempt.waiting():
+            await self.threads.take_place()
+            return True
+        return False
+
+    async def _end_middleware(self, attempt: Attempt, ended: Ended, conclusion: Conclusion) -> None:
+        settlement, error = conclusion.settlement, error_of(ended)
+        if attempt.around is not None:
+            await attempt.around.close(settlement, error, is_lost=bool(conclusion.lost))
+        if attempt.crash is not None:
+            task, middlewares = attempt.running_task(), self._tools.middlewares
+            await report_crash(task, middlewares, attempt.crash, settlement)
+
+    def _answered(
+        self, attempt: Attempt, conclusion: Conclusion, answer: str | BaseException
+    ) -> None:
+        """End an attempt whose plain success was settled, or settle it again in the general way."""
+        if answer == "OK":
+            self.tally.finished(attempt, End.DONE, conclusion.usage)
+            self._forget(attempt)
+        elif attempt in self._running and not isinstance(answer, asyncio.CancelledError):
+            self._running[attempt] = self._loop.create_task(
+                self._settle(attempt, conclusion, answer),
+                name=attempt.delivery.id,
+                context=contextvars.Context(),
+            )
+
+    async def _settle(
+        self, attempt: Attempt, conclusion: Conclusion, answer: str | BaseException | None = None
+    ) -> None:
+        """Settle an attempt in the general way, and forget it.
+
+        Args:
+            answer: what Redis answered to its settle as a plain success, if it was sent.
+        """
+        enter_subject(attempt.context)
+        sent = None if answer is None else _answer_of(answer)
+        try:
+            end = await self.settler.settle(attempt, conclusion, sent)
+            settlement = conclusion.settlement
+            if attempt.locks_kept_at is not None:
+                self._leftovers.keep_locks(attempt, attempt.locks_kept_at)
+            crashed = settlement.crashed or settlement.end is End.CRASH
+            self.tally.finished(attempt, end, conclusion.usage, crashed=crashed)
+            if end is End.DEAD and settlement.keep:
+                await self._bury(attempt, conclusion)
+        except Exception:
+            # The delivery stays pending and is reclaimed when its lease ends: nothing is lost.
+            logger.exception("task %s: its settlement failed", attempt.delivery.id)
+        finally:
+            self._forget(attempt)
+
+    async def _bury_fetched(self, attempt: Attempt) -> None:
+        """End a task that was fetched as dying."""
+        if attempt.lost is not None:
+            await self._settle(attempt, self._concluder.conclude(attempt, Lost(attempt.lost)))
+            return
+        try:
+            await self.burials.bury(attempt)
+        except Exception:
+            logger.exception("task %s: its settlement failed", attempt.delivery.id)
+        finally:
+            self._forget(attempt)
 
     async def _bury(self, attempt: Attempt, conclusion: Conclusion) -> None:
         """Write a task that was just marked as dying to SQL, beside the slots."""
@@ -402,12 +433,16 @@ class Runner:
         self.freed.set()
         await self.burials.bury_at_once(attempt, conclusion)
 
-    def _free_slot_of(self, attempt: Attempt) -> None:
+    def _leave_slot(self, attempt: Attempt, conclusion: Conclusion) -> None:
         """Let the reader fetch the next task while this one is settled."""
-        if attempt.stage is not Stage.SETTLING:
-            attempt.stage = Stage.SETTLING
-            self._settling += attempt.takes_slot
-            self.freed.set()
+        attempt.stage = Stage.SETTLING
+        self._settling += attempt.takes_slot
+        self.freed.set()
+        if attempt.span is not None:
+            _end_span(attempt.span, attempt, conclusion)
+            attempt.span = None
+        if conclusion.middleware_failures:
+            add_failures(conclusion.middleware_failures)
 
     def _forget(self, attempt: Attempt) -> None:
         """Drop the lease and all bookkeeping of an attempt."""
@@ -444,11 +479,9 @@ class Runner:
         self._running[attempt] = asyncio.create_task(self._end(attempt), name=attempt.delivery.id)
 
     async def _end(self, attempt: Attempt) -> None:
-        try:
-            cancelled = Cancelled(attempt.ending.cancelled or "")
-            await self._settle(attempt, self._concluder.conclude(attempt, cancelled))
-        finally:
-            self._forget(attempt)
+        conclusion = self._concluder.conclude(attempt, Cancelled(attempt.cancelled or ""))
+        self._leave_slot(attempt, conclusion)
+        await self._settle(attempt, conclusion)
 
     def _is_abandoned(self, attempt: Attempt) -> bool:
         """Whether `_end` settles this attempt instead of the current asyncio task."""
@@ -492,11 +525,17 @@ class Runner:
         return next((item for item in here if item.delivery.id == id), None)
 
 
+async def _answer_of(answer: str | BaseException) -> str:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
 def _span_of(attempt: Attempt) -> AttemptSpan | None:
     delivery = attempt.delivery
     stream = ":".join(delivery.stream_key.rsplit(":", 2)[1:])
     of = attempt.context.name, delivery.id, stream, attempt.context.attempt
-    return start_attempt(*of, attempt.trace)
+    return start_attempt(*of, attempt.envelope.trace)
 
 
 def _end_span(span: AttemptSpan, attempt: Attempt, conclusion: Conclusion) -> None:

@@ -31,10 +31,10 @@ from nonet.tasks.task import Isolation
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.attempt import Attempt, Stage
 from nonet.worker.attempt.beside_slots import Lane
-from nonet.worker.attempt.conclusion import Concluder, Conclusion
+from nonet.worker.attempt.conclusion import Ended
 from nonet.worker.children.children import Children
 from nonet.worker.children.forking import Child, ForkServerError
-from nonet.worker.children.isolated import Isolated, crash_of, stopped
+from nonet.worker.children.isolated import Isolated, crash_of
 from nonet.worker.children.wire import Admit, Concluded, Exited, Progressed
 
 # fetch.lua has the same two numbers.
@@ -85,20 +85,14 @@ class Suspects(Lane):
     Args:
         size: size of the worker.
         isolated: makes an `Isolated` with a fork server of its own, as a suspect may kill it.
-        concluder: concludes attempts that no child concludes.
         others: how many attempts in slots this worker runs.
     """
 
     def __init__(
-        self,
-        size: Size,
-        isolated: Callable[[], Isolated],
-        concluder: Concluder,
-        others: Callable[[], int],
+        self, size: Size, isolated: Callable[[], Isolated], others: Callable[[], int]
     ) -> None:
         super().__init__()
         self._size = size
-        self._concluder = concluder
         self._make_isolated = isolated
         self._others = others
         self._most = _GROUP * _GROUPS_AT_ONCE if size is Size.SMALL else _SINGLES_AT_ONCE[size]
@@ -146,19 +140,19 @@ class Suspects(Lane):
         for isolated in list(self._open):
             await self._close(isolated)
 
-    async def run(self, attempt: Attempt) -> Conclusion:
-        """Execute an attempt in a child process and return its conclusion."""
+    async def run(self, attempt: Attempt) -> Ended:
+        """Execute an attempt in a child process and return how it ended."""
         if self._size is Size.SMALL and _shares_a_loop(attempt):
             return await self._in_group(attempt)
         with attempt.waiting():
             return await self._singly(attempt)
-        return self._concluder.conclude(attempt, stopped(attempt))
+        return attempt.stopped()
 
-    async def _singly(self, attempt: Attempt) -> Conclusion:
+    async def _singly(self, attempt: Attempt) -> Ended:
         delivery = attempt.delivery
         async with self._turn([delivery], self._singles) as may_run:
             if not may_run:
-                return self._concluder.conclude(attempt, _NOT_ALONE)
+                return _NOT_ALONE
             if delivery.suspect < _STRONG:
                 return await self._lane().run(attempt, fresh=True)
             alone = self._opened()  # it may be the task that kills fork servers
@@ -203,7 +197,7 @@ class Suspects(Lane):
 
     # ---- groups ---------------------------------------------------------------------------------
 
-    async def _in_group(self, attempt: Attempt) -> Conclusion:
+    async def _in_group(self, attempt: Attempt) -> Ended:
         member = _Member(attempt)
         if not self._pending:
             # Called after all deliveries of this fetch have been started.
@@ -214,11 +208,11 @@ class Suspects(Lane):
                 try:
                     await asyncio.shield(member.ended)
                 except asyncio.CancelledError:
-                    if not attempt.ending.is_asked:  # the event loop ends
+                    if not attempt.is_asked:  # the event loop ends
                         raise
                     uncancel()
                     member.stop()
-        return member.ended.result() or self._concluder.conclude(attempt, stopped(attempt))
+        return member.ended.result() or attempt.stopped()
 
     def _form_groups(self) -> None:
         pending, self._pending = self._pending, []
@@ -233,12 +227,12 @@ class Suspects(Lane):
             members, isolated = [item for item in members if not item.ended.done()], self._lane()
             if not may_run:
                 for item in members:
-                    item.end(self._concluder.conclude(item.attempt, _NOT_ALONE))
+                    item.end(_NOT_ALONE)
             if not (may_run and members):
                 return
             try:
                 async with isolated.lent() as child:
-                    await _Group(isolated, self._concluder, child, members).run()
+                    await _Group(isolated, child, members).run()
             except (ForkServerError, NonetError) as error:
                 for item in members:
                     item.end(isolated.not_begun(item.attempt, error))
@@ -274,14 +268,14 @@ class _Member:
     """An attempt that shares a child process, or will; created in the attempt's asyncio task.
 
     Attributes:
-        ended: its conclusion; None if it was stopped before it began.
+        ended: how it ended; None if it was stopped before it began.
         began: when the child received it (monotonic), or 0.
     """
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
         self.trace: str = current_trace() if attempt.span is not None else ""
-        self.ended: asyncio.Future[Conclusion | None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()
         self.began = 0.0
         self._isolated: Isolated | None = None
         self._child: Child | None = None
@@ -302,22 +296,19 @@ class _Member:
         elif not self.ended.done():
             self._kill = self._isolated.stop(self._child, self.attempt, self._kill)
 
-    def end(self, conclusion: Conclusion | None) -> None:
-        """Pass the conclusion to the attempt's asyncio task."""
+    def end(self, ended: Ended | None) -> None:
+        """Tell the attempt's asyncio task how it ended."""
         if self._kill is not None:
             self._kill.cancel()
         if not self.ended.done():
-            self.ended.set_result(conclusion)
+            self.ended.set_result(ended)
 
 
 class _Group:
     """Attempts that share a child process."""
 
-    def __init__(
-        self, isolated: Isolated, concluder: Concluder, child: Child, members: Sequence[_Member]
-    ) -> None:
+    def __init__(self, isolated: Isolated, child: Child, members: Sequence[_Member]) -> None:
         self._isolated = isolated
-        self._conclude = concluder.conclude
         self._child = child
         self._running = {item.attempt.delivery.fence: item for item in members}
         self._deadlines: dict[str, float] = {}
@@ -336,7 +327,7 @@ class _Group:
                 message = await self._child.inbox.get()
                 if message is None:
                     exited = await asyncio.shield(self._isolated.exit_of(self._child))
-                    await self._conclude_all(exited, self._child.server.in_flight)
+                    await self._end_all(exited, self._child.server.in_flight)
                 elif isinstance(message, Admit) and message.fence in self._running:
                     attempt = self._running[message.fence].attempt
                     self._child.channel.send(await self._isolated.admitted(attempt, message))
@@ -364,29 +355,27 @@ class _Group:
         Children.end(self._child)
         return item
 
-    async def _conclude_all(self, exited: Exited | None, in_flight: int) -> None:
-        """Conclude what ran in a dead child: a lone attempt crashed, several are suspects."""
+    async def _end_all(self, exited: Exited | None, in_flight: int) -> None:
+        """End what ran in a dead child: a lone attempt crashed, several are suspects."""
         left = [self._leave(fence) for fence in list(self._running)]
         is_alone = len(left) == 1 and (exited is not None or in_flight == 1)
         if guilty := [item.attempt for item in left if _excuse(item.attempt, exited) is None]:
             self._isolated.report_death(self._child, guilty, exited)
         for item in left:
-            usage = Usage(wall=time.monotonic() - item.began)
+            item.attempt.usage = Usage(wall=time.monotonic() - item.began)
             if outcome := _excuse(item.attempt, exited):
-                item.end(self._conclude(item.attempt, outcome, usage))
+                item.end(outcome)
             elif is_alone:
-                crash = crash_of(item.attempt, exited)
-                item.end(await self._isolated.judge(item.attempt, crash, usage))
+                item.end(await self._isolated.judge(item.attempt, crash_of(item.attempt, exited)))
             else:
                 text = f"its process ended, with {len(left)} suspects"
-                back = HandedBack(text, started=True, is_suspect=True)
-                item.end(self._conclude(item.attempt, back, usage))
+                item.end(HandedBack(text, started=True, is_suspect=True))
 
 
 def _excuse(attempt: Attempt, exited: Exited | None) -> Outcome | None:
     """Return an outcome if this worker stopped the attempt or killed its process, else None."""
-    if attempt.ending.is_asked:
-        return stopped(attempt)
+    if attempt.is_asked:
+        return attempt.stopped()
     if exited is None or not exited.why:
         return None
     if exited.why == "lease" and time.monotonic() >= attempt.deadline:

@@ -61,7 +61,7 @@ class FunctionThreads(Executor):
         if not running:
             self._give_back()
             return
-        is_late = attempt.ending.timed_out is not None
+        is_late = attempt.timed_out is not None
         is_overdue = is_late and self._overdue < self._places
         self._overdue += is_overdue
         if is_overdue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import msgspec
 import pytest
@@ -98,8 +99,11 @@ async def test_without_redis_each_settle_fails(redis_url: str) -> None:
         unreachable = make_broker("redis://127.0.0.1:1/0")
         try:
             answers = [unreachable.settle(each, "done") for each in deliveries]
-            for error in await asyncio.gather(*answers, return_exceptions=True):
+            plain = list[str | BaseException]()
+            unreachable.settle_done(deliveries[0], b"", plain.append)
+            for error in (*await asyncio.gather(*answers, return_exceptions=True), *plain):
                 assert isinstance(error, ServerUnreachableError)
+            assert len(plain) == 1
         finally:
             await unreachable.aclose()
         answers = [broker.settle(each, "done") for each in deliveries]
@@ -120,3 +124,16 @@ async def test_followers_are_submitted_with_the_end(broker: Broker, count: int) 
     assert await asyncio.gather(*answers) == ["OK"] * 3
     next_ones, _ = await broker.fetch("small-a1", "small", 20)
     assert [each.id for each in next_ones] == [child.id for those in children for child in those]
+
+
+async def test_a_plain_success_is_answered_without_a_future(broker: Broker) -> None:
+    """Each delivery gets its own answer, in one call with those that wait for a future."""
+    deliveries = await fetched(broker, 4, locked=True)
+    await broker.client.delete(f"{broker.prefix}lock:mutex:job:1")
+    stale = msgspec.structs.replace(deliveries[2], fence="1")
+    before, answers = await calls(broker), dict[str, str | BaseException]()
+    for name, each in zip("abc", (*deliveries[:2], stale), strict=True):
+        broker.settle_done(each, b"", partial(answers.__setitem__, name))
+    assert await broker.settle(deliveries[3], "done") == "OK"
+    assert answers == {"a": "OK", "b": "LOST", "c": "STALE"}
+    assert await calls(broker) - before == 1

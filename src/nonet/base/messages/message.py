@@ -294,7 +294,8 @@ def open_envelope(data: bytes, id: str, signer: Signer, *, limit_bytes: int) -> 
         MalformedMessageError: `data` is too long or not an envelope, `signer` rejects the
             signature, or the envelope belongs to another task.
     """
-    _check_length(data, limit_bytes)
+    if len(data) > limit_bytes:
+        _check_length(data, limit_bytes)
     envelope = _envelope(signer.opened(data))
     if envelope.id != id:
         raise MalformedMessageError(f"the message belongs to another task, {envelope.id}")

@@ -17,6 +17,7 @@ from nonet.base.messages.message import ResultDocument, encode
 from nonet.stores.connection.redis import BLOCK_SECONDS, Scripts, blocking_pop, server_errors
 from nonet.stores.queue.deliveries import Delivery, read_delivery
 from nonet.stores.queue.link import QueueLink, in_microseconds
+from nonet.stores.queue.settling import Answered
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.locks import has_structural
 
@@ -262,6 +263,11 @@ class Fetching(QueueLink):
             args += item.arguments()
             size += len(item.envelope) + len(item.locks)
         return self._settlements.ask(args, size, 1 + len(submissions))
+
+    def settle_done(self, delivery: Delivery, document: bytes, answered: Answered) -> None:
+        """Settle a success as `settle`, and call `answered` instead of resolving a future."""
+        of = delivery.id, delivery.gen, delivery.fence, delivery.stream_key, delivery.entry
+        self._settlements.send((*of, document), len(document), answered)
 
     async def quarantine(self, delivery: Delivery, reason: str) -> None:
         """Quarantine the envelope of a delivery that is not a valid task. Settle it afterwards."""

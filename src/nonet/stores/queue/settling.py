@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from nonet.base.errors import OF_THE_SERVER
@@ -20,13 +21,16 @@ _MOST_BYTES = 1024 * 1024
 _CLOSE_SECONDS = 1.0
 _SHORT = 6  # arguments of a plain success
 
+Answered = Callable[[str | BaseException], None]
+"""Called once with ``OK``, ``STALE``, ``LOST`` or an error. It must not raise."""
+
 
 class Settlements:
     """Settles deliveries of one namespace.
 
     The first call is sent at the end of the current step of the event loop, with all deliveries
     that end in that step. Those that end while it is under way are sent together when it is
-    answered; nothing waits for a timer. Each caller gets its own answer or error.
+    answered; nothing waits for a timer. Each delivery gets its own answer or error.
 
     Args:
         scripts: run the scripts.
@@ -60,10 +64,14 @@ class Settlements:
         """
         self._scripts.lane.check_loop()
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._waiting.append((args, size, tasks, answer))
+        self.send(args, size, partial(_resolve, answer), tasks)
+        return answer
+
+    def send(self, args: Sequence[Any], size: int, answered: Answered, tasks: int = 1) -> None:
+        """Settle a delivery as `ask` does, without a future: thousands end in a second."""
+        self._waiting.append((args, size, tasks, answered))
         if self._sender is None or self._sender.done():
             self._sender = asyncio.create_task(self._send(), name="settlements")
-        return answer
 
     async def aclose(self) -> None:
         """Wait briefly for calls under way: Redis may not answer."""
@@ -78,10 +86,11 @@ class Settlements:
             while self._waiting:
                 batch = self._next_batch()
                 await self._settle(batch)
-        except BaseException:
-            for *_, answer in (*batch, *self._waiting):
-                answer.cancel()
+        except BaseException as error:
+            left = (*batch, *self._waiting)
             self._waiting.clear()
+            for *_, answered in left:
+                answered(error)
             raise
 
     def _next_batch(self) -> list[_Asked]:
@@ -109,9 +118,8 @@ class Settlements:
             if len(batch) > 1 and not isinstance(error, OF_THE_SERVER):
                 await self._settle_alone(batch)
                 return
-            for *_, answer in batch:
-                if not answer.done():
-                    answer.set_exception(error)
+            for *_, answered in batch:
+                answered(error)
             return
         if not is_safe:
             # The settle succeeded. If the master fails before replicating it, the tasks run again.
@@ -122,8 +130,8 @@ class Settlements:
         for asked, text in zip(batch, answers, strict=True):
             if text == b"FAILED":
                 failed.append(asked)
-            elif not asked[3].done():
-                asked[3].set_result(text.decode())
+            else:
+                asked[3](text.decode())
         await self._settle_alone(failed)
 
     async def _settle_alone(self, batch: Sequence[_Asked]) -> None:
@@ -131,4 +139,15 @@ class Settlements:
         await asyncio.gather(*(self._settle([asked]) for asked in batch))
 
 
-_Asked = tuple[Sequence[Any], int, int, asyncio.Future[str]]
+_Asked = tuple[Sequence[Any], int, int, Answered]
+
+
+def _resolve(future: asyncio.Future[str], answer: str | BaseException) -> None:
+    if future.done():  # its caller was cancelled
+        return
+    if isinstance(answer, str):
+        future.set_result(answer)
+    elif isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.cancel()

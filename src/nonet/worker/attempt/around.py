@@ -13,7 +13,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any
 
-from nonet.rules.outcomes import End, Failed, Outcome, Settlement
+from nonet.rules.outcomes import End, Failed, Settlement
 from nonet.tasks.middleware import Middleware, Middlewares, RunningTask
 from nonet.telemetry.running_middleware import MOST_SECONDS, around, failed
 
@@ -86,9 +86,9 @@ class Around:
                     _note(middleware, problem)
 
 
-def error_of(outcome: Outcome) -> BaseException | None:
+def error_of(ended: object) -> BaseException | None:
     """Return the exception of an outcome, if it has one."""
-    return outcome.error if isinstance(outcome, Failed) else None
+    return ended.error if isinstance(ended, Failed) else None
 
 
 async def report_crash(

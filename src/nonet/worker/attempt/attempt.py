@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
@@ -13,9 +12,11 @@ from enum import Enum, auto
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from nonet.base.errors import InvalidArgumentsError, NonetError, TaskTimeoutError
 from nonet.base.loop import uncancel
-from nonet.base.messages.message import Envelope, encode
+from nonet.base.messages.message import Envelope, Usage, encode
 from nonet.base.streams import Priority, Size
 from nonet.client.client import Client
 from nonet.client.workflows import step_inputs
@@ -26,9 +27,7 @@ from nonet.rules.routing import away_problem, namespace_of, tenant_in
 from nonet.stores.queue.deliveries import Delivery, takes_slot
 from nonet.stores.queue.leases import Lease
 from nonet.stores.queue.submissions import Submission
-from nonet.tasks.carried import enter_carried
 from nonet.tasks.execution import Prepared, TaskContext, enter_subject
-from nonet.tasks.locks import rate_limited
 from nonet.tasks.middleware import RunningTask
 from nonet.tasks.registry import TaskClass
 from nonet.tasks.task import BaseTask, Given, Options
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TOKEN_SECONDS = 0.5
-
 
 class AttemptContext(TaskContext):
     """What `context()` returns in a worker.
@@ -55,15 +52,12 @@ class AttemptContext(TaskContext):
 
     reported: tuple[float | None, str] | None = None
 
+    _delivery: Delivery
     _client: Client
     _limit: int
     _pace: Pace | None = None
     _pass_on: Send | None = None
     _reporting: asyncio.Task[None] | None = None
-
-    def __init__(self, delivery: Delivery) -> None:
-        super().__init__(delivery.id, "", delivery.used + 1, int(delivery.fence), {})
-        self._delivery = delivery
 
     def serve_with(self, client: Client, message_limit: int) -> None:
         """Enable saving, submitting and reading, in the running event loop."""
@@ -151,106 +145,89 @@ class Stage(Enum):
     BURYING = auto()  # dead, and being written to SQL
 
 
-class Ending:
-    """Why an attempt must end early. Each reason is None until it applies.
-
-    The reasons are independent, as several may apply and any thread may set one.
-
-    Attributes:
-        cut_off: why this worker hands the task back, usually because the worker stops.
-        timed_out: the time limit that it exceeded.
-        cancelled: who cancelled the task, and why.
-        lost: why the lease is gone. The attempt is void.
-    """
-
-    cut_off: str | None = None
-    timed_out: TaskTimeoutError | None = None
-    cancelled: str | None = None
-    lost: str | None = None
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether this process stopped the attempt for a reason other than a time limit."""
-        return not (self.lost is self.cut_off is self.cancelled is None)
-
-    def outcome(self, *, started: bool) -> Outcome:
-        """Return the outcome of an attempt that this process stopped.
-
-        >>> ending = Ending()
-        >>> ending.cut_off, ending.cancelled = "the worker stopped", "by ann: wrong data"
-        >>> ending.outcome(started=True)
-        Cancelled(reason='by ann: wrong data')
-        """
-        if self.lost is not None:
-            return Lost(self.lost)
-        if self.cancelled is not None:
-            return Cancelled(self.cancelled)
-        return HandedBack(self.cut_off or "", started=started)
-
-
-class Attempt:
+class Attempt(Struct, eq=False):
     """One execution of a task by this process.
+
+    The fields from `cut_off` to `lost` are the reasons why it must end early. They are independent,
+    as several may apply and any thread may set one.
 
     Attributes:
         delivery: the delivery that it executes.
+        since: monotonic time before its locks were requested.
+        locks, held: the locks that it holds, see `nonet.tasks.locks.encode_locks`.
+        context: what `context()` returns inside the task.
+        size: size of the stream that it came from.
         takes_slot: whether it takes a slot of its worker.
         lease: the lease that the watchdog renews.
         deadline: when that lease expires (monotonic).
-        locks, held: the locks that it holds, see `nonet.tasks.locks.encode_locks`.
-        since: monotonic time before those locks were requested.
-        context: what `context()` returns inside the task.
         task_class: None if this worker does not know the class, or has not identified it yet.
         envelope: the message, once read.
         effective: the options of the class, with overrides. The overrides for its VO are missing
             if only the task object knows the VO.
         stage: its current stage.
-        ending: why it must end early.
+        cut_off: why this worker hands the task back, usually because the worker stops, or None.
+        timed_out: the time limit that it exceeded, or None.
+        cancelled: who cancelled the task, and why, or None.
+        lost: why the lease is gone, or None. The attempt is void.
         task: the asyncio task of this process that carries it from start to end, if known.
         started: whether ``execute`` was called.
         in_thread: whether ``execute`` runs in a thread, which cannot be cancelled.
         hard_at: when its hard timeout expires (monotonic), or None.
-        size: size of the stream that it came from.
-        trace: trace context of the submission, from the envelope.
         span: its open span, if spans are collected.
         around: the middleware around it, if there is any and its first part has run.
         crash: what the retry policy got because its process died, or None.
+        usage: resources that it took, if known; the child that ran it says so in its conclusion.
         tallied: the counters to update when it ends, see `nonet.worker.tally`; None: no counters.
         left: threads and asyncio tasks that still run its code after their cancellation.
         locks_kept_at: monotonic time before a settle that kept its locks for `left`, or None.
+
+    Example:
+        >>> attempt = Attempt(Delivery("id", "1", "2", "tasks:normal:small", "3-0", b"", ""), 0.0)
+        >>> attempt.cut_off, attempt.cancelled = "the worker stopped", "by ann: wrong data"
+        >>> attempt.stopped()
+        Cancelled(reason='by ann: wrong data')
     """
 
-    lease: Lease
-
-    # Class attributes save time: most attempts change few of these.
+    delivery: Delivery
+    since: float
+    locks: str = ""
+    held: str = ""
+    context: AttemptContext = None  # type: ignore[assignment]  # see __post_init__
+    size: Size = Size.SMALL
+    takes_slot: bool = True
+    lease: Lease = None  # type: ignore[assignment]  # set before anything else can see it
+    deadline: float = 0.0
     task_class: TaskClass | None = None
-    envelope: Envelope
-    effective: Effective
+    envelope: Envelope = None  # type: ignore[assignment]
+    effective: Effective = None  # type: ignore[assignment]
     stage: Stage = Stage.BEGINNING
-    started = False
+    cut_off: str | None = None
+    timed_out: TaskTimeoutError | None = None
+    cancelled: str | None = None
+    lost: str | None = None
+    task: asyncio.Task[None] | None = None
+    started: bool = False
     in_thread: bool = False
     hard_at: float | None = None
-    tallied: Any = None
-    task: asyncio.Task[None] | None = None
-    trace: str = ""
     span: AttemptSpan | None = None
     around: Around | None = None
     crash: BaseException | None = None
+    usage: Usage | None = None
+    tallied: Any = None
     left: tuple[Future[Any] | asyncio.Task[Any], ...] = ()
     locks_kept_at: float | None = None
-    deadline: float = 0.0
     _share: Callable[[float], None] | None = None
     _cancellable: asyncio.Task[Any] | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
 
-    def __init__(self, delivery: Delivery, since: float) -> None:
-        self.delivery = delivery
-        self.locks: str = delivery.locks
-        self.held: str = delivery.held
-        self.since: float = since
-        self.context: AttemptContext = AttemptContext(delivery)
-        self.size: Size = _size_of(delivery.stream_key)
-        self.takes_slot: bool = takes_slot(delivery.stream_key)
-        self.ending: Ending = Ending()
-        self._loop = asyncio.get_running_loop()
+    def __post_init__(self) -> None:
+        delivery = self.delivery
+        self.locks, self.held = delivery.locks, delivery.held
+        context = AttemptContext(delivery.id, "", delivery.used + 1, int(delivery.fence), {})
+        context._delivery, self.context = delivery, context
+        self.size = _size_of(delivery.stream_key)
+        self.takes_slot = takes_slot(delivery.stream_key)
+        self._loop = asyncio._get_running_loop()
 
     @property
     def code(self) -> asyncio.Task[Any] | None:
@@ -261,6 +238,19 @@ class Attempt:
     def still_runs(self) -> bool:
         """Whether any code in `left` still runs."""
         return any(not left.done() for left in self.left)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether this process stopped the attempt for a reason other than a time limit."""
+        return not (self.lost is self.cut_off is self.cancelled is None)
+
+    def stopped(self) -> Outcome:
+        """Return the outcome of an attempt that this process stopped."""
+        if self.lost is not None:
+            return Lost(self.lost)
+        if self.cancelled is not None:
+            return Cancelled(self.cancelled)
+        return HandedBack(self.cut_off or "", started=self.started)
 
     def renewed(self, deadline: float) -> None:
         """Record a renewed deadline (monotonic). The watchdog calls this, in any thread."""
@@ -278,27 +268,13 @@ class Attempt:
         """Record that the task no longer holds the locks of its delivery, but these."""
         self.locks, self.held, self.since = locks, held, since
 
-    def is_token_stale(self) -> bool:
-        """Whether the rate limit token of the task was granted too long ago to start now.
-
-        The limiter counts the time of the grant. A task that starts much later would run together
-        with tasks of the next window.
-        """
-        waited = time.monotonic() - self.since
-        return waited > _TOKEN_SECONDS and rate_limited(self.locks, self.held)
-
     def describe(self, envelope: Envelope) -> None:
         """Copy the envelope's fields; log lines name the task and attempt from now on."""
-        self.envelope = envelope
-        self.context.name = envelope.name
-        self.context.labels = envelope.labels
-        self.context.group = envelope.group
+        self.envelope, context = envelope, self.context
+        context.name, context.labels, context.group = envelope.name, envelope.labels, envelope.group
         # Provisional: once the task object exists, its own VO counts.
-        self.context.vo = str(envelope.args.get("vo") or envelope.labels.get("vo") or "")
-        self.trace = envelope.trace
-        enter_subject(self.context)
-        if envelope.labels:  # which variables travel in
-            enter_carried(envelope.labels)
+        context.vo = str(envelope.args.get("vo") or envelope.labels.get("vo") or "")
+        enter_subject(context)
 
     def running_task(self) -> RunningTask:
         """Return what middleware learns of this attempt, once it is identified."""
@@ -317,7 +293,7 @@ class Attempt:
     def enter(self, cancellable: asyncio.Task[Any] | None = None) -> None:
         """Let `cut` and `time_out` cancel this asyncio task; None: the current one."""
         self._cancellable = cancellable or self.task or asyncio.current_task()
-        if self.ending.cut_off is not None or self.ending.cancelled is not None:
+        if self.cut_off is not None or self.cancelled is not None:
             self._stop()
 
     def leave(self) -> None:
@@ -332,7 +308,7 @@ class Attempt:
         try:
             yield
         except asyncio.CancelledError:
-            if not self.ending.is_asked:  # the event loop ends
+            if not self.is_asked:  # the event loop ends
                 raise
             uncancel()
         finally:
@@ -347,9 +323,9 @@ class Attempt:
             for_good: also void the attempt. Otherwise code in a thread, which cannot be cancelled,
                 only sees the timeout when it asks its context.
         """
-        if self.ending.cut_off is not None:
+        if self.cut_off is not None:
             return
-        self.ending.timed_out = error
+        self.timed_out = error
         self.context.time_out(error)
         if for_good:
             self.context.lose_lease(str(error))
@@ -363,14 +339,15 @@ class Attempt:
             TaskTimeoutError: it exceeded the soft limit.
         """
         self.in_thread = False
-        if self.ending.timed_out is not None:
-            raise self.ending.timed_out
+        if self.timed_out is not None:
+            raise self.timed_out
 
     def lose(self, reason: str) -> None:
         """Void the attempt at once and cancel it soon; from any thread."""
-        self.ending.lost = reason
+        self.lost = reason
         self.context.lose_lease(reason)
-        if not self._loop.is_closed():  # a thread of the task may outlive the loop
+        # A thread of the task may outlive the loop.
+        if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.cut, reason)
 
     def cancel(self, reason: str) -> None:
@@ -379,16 +356,16 @@ class Attempt:
         Args:
             reason: who asked, and why.
         """
-        if self.ending.cancelled is None and self.ending.cut_off is None:
-            self.ending.cancelled = reason
+        if self.cancelled is None and self.cut_off is None:
+            self.cancelled = reason
             if self.in_thread:  # a thread only sees this when it asks its context
                 self.context.lose_lease(f"cancelled {reason}")
             self._stop()
 
     def cut(self, reason: str) -> None:
         """Cancel the attempt so that its task is handed back."""
-        if self.ending.cut_off is None:
-            self.ending.cut_off = reason
+        if self.cut_off is None:
+            self.cut_off = reason
             self._stop()
 
     def _stop(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -66,6 +66,10 @@ class Conclusion(msgspec.Struct):
     middleware_failures: dict[str, int] = {}
 
 
+Ended = Outcome | Conclusion
+"""How an attempt ended: what became of its code here, or what its child has concluded."""
+
+
 class Concluder(Struct, frozen=True):
     """Draws conclusions from outcomes.
 
@@ -81,23 +85,21 @@ class Concluder(Struct, frozen=True):
     crash_limit: int
     cipher: Cipher = NO_KEYS
 
-    def conclude(
-        self, attempt: Attempt, outcome: Outcome, usage: Usage | None = None
-    ) -> Conclusion:
-        """Return the conclusion of an attempt with this outcome.
+    def conclude(self, attempt: Attempt, ended: Ended) -> Conclusion:
+        """Return the conclusion of an attempt from its outcome, unless its child has drawn it.
 
         Secret arguments and passwords in URLs are masked in all texts.
-
-        Args:
-            usage: resources that the attempt took, if known.
         """
+        if isinstance(ended, Conclusion):
+            return ended
+        outcome, usage = ended, attempt.usage
         if isinstance(outcome, Lost):
             back = Settlement(End.BACK, reason=outcome.reason, started=attempt.started)
             return Conclusion(back, lost=outcome.reason, usage=usage)
         if isinstance(outcome, Succeeded):
             document = self._document_of(attempt, outcome.value, usage)
             return Conclusion(DONE, document, attempt.context.to_submit, usage=usage)
-        cancelled = attempt.ending.cancelled
+        cancelled = attempt.cancelled
         if cancelled is not None and isinstance(outcome, Failed | HandedBack):
             outcome = Cancelled(cancelled)  # even if the code ignored it
         effective = None
@@ -118,19 +120,20 @@ class Concluder(Struct, frozen=True):
 
     def _document_of(self, attempt: Attempt, value: object, usage: Usage | None) -> bytes:
         """Encode the result of a task that is done, without the value if it cannot be stored."""
-        context, done = attempt.context, partial(result_of, attempt, DONE, usage)
-
-        def encrypted(packed: object) -> ResultDocument:
-            return done(self.cipher.encrypt(encode(packed), context.id, "value"))
-
-        document = encrypted if context.is_encrypted else done
-        full, note = encoded_result(
-            document, value, lambda: context.secrets, limit=self.message_limit
-        )
-        if not note:
-            return full
+        context, limit = attempt.context, self.message_limit
+        try:
+            packed = None if value is None else pack(value)
+            if context.is_encrypted:
+                packed = self.cipher.encrypt(encode(packed), context.id, "value")
+            full = encode(result_of(attempt, DONE, usage, packed))
+        except BaseException as error:  # packing runs code of the value's class
+            note = unstorable(error, context.secrets)
+        else:
+            if len(full) <= limit:
+                return full
+            note = too_long(full, limit)
         logger.warning("task %s (%s) is done, but %s", context.id, context.name, note)
-        noted = replaced(done(), note=note)
+        noted = replaced(result_of(attempt, DONE, usage), note=note)
         return encode(concealed(noted, context.id, self.cipher) if context.is_encrypted else noted)
 
 
@@ -175,32 +178,13 @@ def result_of(
     )
 
 
-def encoded_result(
-    document: Callable[[object], ResultDocument],
-    value: object,
-    secrets: Callable[[], Sequence[str]],
-    *,
-    limit: int,
-) -> tuple[bytes, str]:
-    """Return the encoded result and an empty reason, or no bytes and the reason.
+def unstorable(error: BaseException, secrets: Sequence[str]) -> str:
+    """Say that a result cannot be packed; `secrets` are masked."""
+    why = summarize(error)
+    return f"its result cannot be stored: {without_secrets(why.text, secrets) or why.type}"
 
-    Args:
-        document: makes the result document from the packed value.
-        value: what ``execute`` returned.
-        secrets: returns texts to mask in the reason.
-        limit: longest result, in bytes.
-    """
-    try:
-        full = encode(document(pack(value)))
-    except BaseException as error:  # packing runs code of the value's class
-        why = summarize(error)
-        return (
-            b"",
-            f"its result cannot be stored: {without_secrets(why.text, secrets()) or why.type}",
-        )
-    if len(full) <= limit:
-        return full, ""
-    return (
-        b"",
-        f"its result of {len(full)} bytes exceeds the limit of {limit} (NONET_MESSAGE_LIMIT)",
-    )
+
+def too_long(document: bytes, limit: int) -> str:
+    """Say that a result exceeds the longest one, in bytes."""
+    problem = f"its result of {len(document)} bytes exceeds the limit of {limit}"
+    return f"{problem} (NONET_MESSAGE_LIMIT)"

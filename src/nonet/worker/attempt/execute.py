@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, Future
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct, field
 
@@ -27,19 +27,21 @@ from nonet.base.errors import (
 from nonet.base.forks import ending_copies
 from nonet.base.loop import uncancel
 from nonet.base.messages.documents import are_encrypted
-from nonet.base.messages.encryption import LACKS, SETTING, Encrypted, MissingKeyError
-from nonet.base.messages.formats import format_problem
+from nonet.base.messages.encryption import LACKS, SETTING, Cipher, Encrypted, MissingKeyError
+from nonet.base.messages.formats import FORMAT, format_problem
 from nonet.base.messages.message import decode
 from nonet.client.client import Client
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.client.workflows import with_results
 from nonet.config.overrides import TimeLimits
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
+from nonet.tasks.carried import enter_carried
 from nonet.tasks.execution import TaskContext, enter_context
 from nonet.tasks.injection import Injector
-from nonet.tasks.invoke import invoke, is_coroutine_function
+from nonet.tasks.invoke import invoke
+from nonet.tasks.locks import rate_limited
 from nonet.tasks.middleware import Middlewares
-from nonet.tasks.registry import Registry, TaskClass
+from nonet.tasks.registry import Registry
 from nonet.tasks.task import BaseTask, task_locks, vo_of
 from nonet.tasks.unique import with_unique_lock
 from nonet.worker.attempt.around import Around
@@ -50,6 +52,9 @@ from nonet.worker.attempt.timeouts import OBEY_SECONDS, soft_limit, with_hard_li
 # How long a task of an unknown class waits before another worker may fetch it.
 _HAND_ON_DELAY = timedelta(seconds=5)
 _REFUSED_DELAY = timedelta(seconds=1)
+# The limiter counts the time at which it granted a token. A task that started later than this after
+# the grant would run together with tasks of the next window.
+_TOKEN_SECONDS = 0.5
 # Parameters of these types need no dependency.
 _GIVEN = (TaskContext, CallbackSpawner)
 
@@ -85,31 +90,32 @@ def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
         return Failed(error, Reason.QUARANTINED)
     attempt.describe(envelope)
     task_class = attempt.task_class = tools.registry.find(envelope.name)
-    if problem := format_problem(envelope.version):
-        return _handed_on(problem)
+    if envelope.version > FORMAT:
+        return _handed_on(format_problem(envelope.version))
     if task_class is None:
         return _handed_on(f"a worker does not know {envelope.name}")
     if envelope.min_version and (problem := task_class.too_old_for(envelope.min_version)):
         return _handed_on(problem)
-    outcome = _decrypt(attempt, task_class, tools)
-    if outcome is not None:
-        return outcome
+    cipher = tools.client.cipher
+    if are_encrypted(envelope.args) or task_class.cls.encrypted or cipher.everything:
+        outcome = _decrypt(attempt, cipher, tools)
+        if outcome is not None:
+            return outcome
     attempt.context.is_made_of(attempt.envelope.args, task_class.cls)
     if envelope.is_step:
         attempt.context.workflow = envelope.id.rpartition(":")[0]
     attempt.effective = effective_now(attempt, task_class, tools.client.live_config)
+    if envelope.labels:  # context variables travel in them
+        enter_carried(envelope.labels)
     return None
 
 
-def _decrypt(attempt: Attempt, task_class: TaskClass, tools: Tools) -> Outcome | None:
+def _decrypt(attempt: Attempt, cipher: Cipher, tools: Tools) -> Outcome | None:
     """Decrypt the arguments, and encrypt what the attempt stores; None: it can run here."""
-    cipher, envelope = tools.client.cipher, attempt.envelope
-    if not (are_encrypted(envelope.args) or task_class.cls.encrypted or cipher.everything):
-        return None
     if not cipher.keys:
         return _handed_on(f"{LACKS} here: set {SETTING}")
     try:
-        attempt.describe(tools.client.envelopes.decrypted(envelope))
+        attempt.describe(tools.client.envelopes.decrypted(attempt.envelope))
     except MissingKeyError as error:
         return _handed_on(error.brief)
     except MalformedMessageError as error:
@@ -141,10 +147,10 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
         limits = attempt.effective.time
         # Set before the constructor runs: it could block the event loop, too.
         attempt.hard_at = time.monotonic() + limits.hard if limits.hard else None
-        try:
-            arguments = await _arguments(attempt, task_class, tools)
-        except MissingKeyError as error:
-            return _handed_on(error.brief)
+        arguments: Mapping[str, Any] = envelope.args
+        if envelope.is_step:
+            arguments = await with_results(tools.client, envelope.id, arguments)
+            attempt.context.is_made_of(arguments, task_class.cls)
         task = task_class.arguments.build(arguments)
         vo = vo_of(task, envelope.labels)
         if vo != attempt.context.vo:  # only the task object knew it
@@ -154,7 +160,9 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
             refused = await _mend_locks(attempt, task, tools)
             if refused is not None:
                 return HandedBack(refused)  # the next fetch parks it
-        if (attempt.locks or attempt.held) and attempt.is_token_stale():
+        if time.monotonic() - attempt.since > _TOKEN_SECONDS and rate_limited(
+            attempt.locks, attempt.held
+        ):
             return HandedBack("its rate limit token was not used in time")
         attempt.context.ensure_lease()
         if limits.hard is None:
@@ -171,16 +179,6 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
             uncancel()
         if attempt.hard_at is not None:  # leave time for the retry policy
             attempt.hard_at = max(attempt.hard_at, time.monotonic())
-
-
-async def _arguments(attempt: Attempt, task_class: TaskClass, tools: Tools) -> Mapping[str, Any]:
-    """Return the arguments of a task; for a step with the results that they refer to."""
-    envelope = attempt.envelope
-    if not envelope.is_step:
-        return envelope.args
-    arguments = await with_results(tools.client, envelope.id, envelope.args)
-    attempt.context.is_made_of(arguments, task_class.cls)
-    return arguments
 
 
 def _read_saved(attempt: Attempt, tools: Tools) -> Outcome | None:
@@ -204,9 +202,10 @@ def _handed_on(reason: str) -> HandedBack:
 def _unsuccessful(attempt: Attempt, error: BaseException) -> Outcome:
     """Return the outcome of an attempt that ended with `error`."""
     kind = type(error)  # isinstance() would run code of the error's class
-    ending = attempt.ending
-    if ending.timed_out is not None and ending.lost is None:
-        return Failed(_timed_out(ending.timed_out, error))
+    if attempt.timed_out is not None and attempt.lost is None:
+        return Failed(_timed_out(attempt.timed_out, error))
+    if issubclass(kind, MissingKeyError) and not attempt.started:  # a result of another step
+        return _handed_on(cast("MissingKeyError", error).brief)
     if issubclass(kind, InvalidArgumentsError):
         # Raised by execute(), it is a failure like any other: the retry policy decides.
         return Failed(error, None if attempt.started else Reason.ARGUMENTS)
@@ -215,7 +214,7 @@ def _unsuccessful(attempt: Attempt, error: BaseException) -> Outcome:
         return Failed(error) if attempt.started else HandedBack(str(error), _REFUSED_DELAY)
     if issubclass(kind, asyncio.CancelledError):
         return _cut_off(attempt, error)
-    return Lost(ending.lost) if ending.lost else Failed(error)
+    return Lost(attempt.lost) if attempt.lost else Failed(error)
 
 
 def _timed_out(limit: TaskTimeoutError, error: BaseException) -> BaseException:
@@ -237,15 +236,17 @@ async def _mend_locks(attempt: Attempt, task: BaseTask, tools: Tools) -> str | N
 
 
 async def _call(attempt: Attempt, task: BaseTask, tools: Tools, limits: TimeLimits) -> Any:
-    context = attempt.context
+    """Open the dependencies, call ``execute``, and close them: commit or roll back."""
+    context, task_class = attempt.context, attempt.task_class
+    assert task_class is not None
+    function: Any = task.execute
     context.serve_with(tools.client, tools.message_limit)
     enter_context(context)
-    function: Any = task.execute
     timer = None
     if limits.soft is not None:
         timer = soft_limit(attempt, limits.soft, limits.soft_origin)
     try:
-        if not tools.injector.is_needed(function, _GIVEN):
+        if task_class.takes_nothing or not tools.injector.is_needed(function, _GIVEN):
             return await _invoke(attempt, function, {}, tools, timer)
         values = {TaskContext: context, CallbackSpawner: CallbackSpawner(tools.client)}
         async with tools.injector.open(function, values=values) as arguments:
@@ -263,10 +264,10 @@ async def _invoke(
     tools: Tools,
     timer: asyncio.TimerHandle | None,
 ) -> Any:
-    context = attempt.context
+    context, task_class = attempt.context, attempt.task_class
     attempt.started = True
     try:
-        if is_coroutine_function(function):
+        if task_class is not None and not task_class.is_plain:
             with ending_copies():
                 result = await function(**arguments)
         else:
@@ -287,11 +288,10 @@ async def _invoke(
 
 
 def _cut_off(attempt: Attempt, error: BaseException) -> Outcome:
-    ending = attempt.ending
-    if ending.lost is not None:
-        return Lost(ending.lost)
-    if ending.cut_off is not None:
+    if attempt.lost is not None:
+        return Lost(attempt.lost)
+    if attempt.cut_off is not None:
         # A thread of the task may still run: its context must report that the locks are lost.
-        attempt.context.lose_lease(ending.cut_off)
-        return HandedBack(ending.cut_off, started=attempt.started)
+        attempt.context.lose_lease(attempt.cut_off)
+        return HandedBack(attempt.cut_off, started=attempt.started)
     return Failed(error)

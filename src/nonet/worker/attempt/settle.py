@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -52,8 +52,13 @@ class Settler(Struct, frozen=True):
     cipher: Cipher = NO_KEYS
     counts: Counter[str] = field(default_factory=Counter)
 
-    async def settle(self, attempt: Attempt, conclusion: Conclusion) -> End:
+    async def settle(
+        self, attempt: Attempt, conclusion: Conclusion, sent: Awaitable[str] | None = None
+    ) -> End:
         """Settle an attempt. A task that becomes a dead letter is only marked as dying.
+
+        Args:
+            sent: gives the answer to a settle of this success that was sent already.
 
         Returns:
             How the attempt ended; `End.BACK` for every hand-back.
@@ -62,7 +67,7 @@ class Settler(Struct, frozen=True):
         if conclusion.lost:
             return await self._void(attempt, conclusion)
         if settlement.end is End.DONE:
-            of = conclusion.document, conclusion.submissions
+            of = conclusion.document, conclusion.submissions, sent
             answer = await self._script(attempt, settlement, *of)
             if answer == "OK":
                 return End.DONE
@@ -128,6 +133,7 @@ class Settler(Struct, frozen=True):
         settlement: Settlement,
         document: bytes,
         submissions: Sequence[Submission] = (),
+        sent: Awaitable[str] | None = None,
     ) -> str:
         """Run the settle script; retry server errors until the lease is lost."""
         delivery, is_logged, text = attempt.delivery, False, ""
@@ -135,22 +141,26 @@ class Settler(Struct, frozen=True):
             is_secret = attempt.context.is_encrypted and settlement.error.type
             text = shortened(settlement.error.type if is_secret else _line(settlement))
         while True:
-            still_runs, sent = bool(attempt.left) and attempt.still_runs, time.monotonic()
+            still_runs, since = bool(attempt.left) and attempt.still_runs, time.monotonic()
             try:
-                answer = await self.broker.settle(
-                    delivery,
-                    settlement.end,
-                    document,
-                    text=text,
-                    delay=settlement.delay,
-                    started=settlement.started,
-                    still_runs=still_runs,
-                    submissions=submissions,
+                answer = await (
+                    sent
+                    or self.broker.settle(
+                        delivery,
+                        settlement.end,
+                        document,
+                        text=text,
+                        delay=settlement.delay,
+                        started=settlement.started,
+                        still_runs=still_runs,
+                        submissions=submissions,
+                    )
                 )
             # The work is done, and would be repeated. While the lease lasts the server may recover,
             # or an operator may correct permissions or a password.
             except OF_THE_SERVER as error:
-                if attempt.ending.lost is not None:
+                sent = None
+                if attempt.lost is not None:
                     logger.error("task %s: not settled: %s", delivery.id, error)
                     return "STALE"
                 if isinstance(error, ServerUnreachableError):
@@ -167,7 +177,7 @@ class Settler(Struct, frozen=True):
             if REDIS.is_unavailable:
                 REDIS.recovered(f"settle of {delivery.id}")
             if still_runs and answer == "OK":
-                attempt.locks_kept_at = sent
+                attempt.locks_kept_at = since
             self._record(attempt, settlement.end, answer)
             return answer
 
@@ -179,6 +189,14 @@ class Settler(Struct, frozen=True):
             logger.warning("task %s: settle as %s refused: %s", attempt.delivery.id, end, answer)
         elif task_class is not None and task_class.cls.durable and end in _TERMINAL:
             self.rows.close(attempt.delivery.id)
+
+
+def is_plain_success(attempt: Attempt, conclusion: Conclusion) -> bool:
+    """Whether the attempt has succeeded, and nothing but the answer ``OK`` is left to do."""
+    task_class = attempt.task_class
+    return conclusion.settlement.end is End.DONE and not (
+        conclusion.submissions or attempt.left or task_class is None or task_class.cls.durable
+    )
 
 
 def _log_failure(attempt: Attempt, settlement: Settlement) -> None:

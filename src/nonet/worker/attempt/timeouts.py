@@ -62,7 +62,7 @@ async def with_hard_limit(
             attempt.delivery.id,
             attempt.context.name,
         )
-        raise attempt.ending.timed_out or asyncio.CancelledError
+        raise attempt.timed_out or asyncio.CancelledError
     result, error = inner.result()
     if error is not None:
         raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from nonet.daemon.watchdog import Watchdog
 from nonet.stores.queue.broker import Broker
@@ -35,21 +36,20 @@ class WatchedLeases:
         attempt.lease = Lease(
             delivery.id, delivery.gen, delivery.fence, ttl, delivery.stream_key, delivery.entry
         )
-        self._watchdog.hold(attempt.lease, attempt.since, attempt.lose, attempt.renewed)
+        attempt.context.check_lease_with(partial(self._watchdog.check, attempt.lease))
+        attempt.deadline = self._watchdog.hold(
+            attempt.lease, attempt.since, attempt.lose, attempt.renewed
+        )
 
     async def readmit(self, attempt: Attempt, lines: str) -> str | None:
         """Replace the locks of an attempt; see `readmit`."""
         refused = await readmit(self._broker, attempt, lines)
-        if refused is None and attempt.ending.lost is None:
+        if refused is None and attempt.lost is None:
             earlier = attempt.lease
             self.hold(attempt)
+            attempt.renewed(attempt.deadline)
             self._watchdog.drop(earlier)
         return refused
-
-    def check(self, attempt: Attempt) -> None:
-        """Void the attempt if its deadline has passed, even before the watchdog notices."""
-        if time.monotonic() >= attempt.deadline:
-            self._watchdog.check(attempt.lease)
 
 
 async def readmit(broker: Broker, attempt: Attempt, lines: str) -> str | None:

@@ -150,19 +150,19 @@ class _Serving:
         begin_peak()
         began, cpu = time.monotonic(), _cpu_seconds()
         outcome = await self._outcome(attempt, message.config_version)
-        usage = Usage(time.monotonic() - began)
-        if not message.is_shared:  # CPU time and memory of a shared process belong to no attempt
-            usage = Usage(usage.wall, round(_cpu_seconds() - cpu, 6), peak())
+        wall = time.monotonic() - began
+        # CPU time and memory of a shared process belong to no attempt.
+        of_process = () if message.is_shared else (round(_cpu_seconds() - cpu, 6), peak())
+        attempt.usage = Usage(wall, *of_process)
         del self._attempts[delivery.fence]
-        conclusion = self._concluder.conclude(attempt, outcome, usage)
+        conclusion = self._concluder.conclude(attempt, outcome)
         if attempt.around is not None:
             await attempt.around.close(
                 conclusion.settlement, error_of(outcome), is_lost=bool(conclusion.lost)
             )
             conclusion.middleware_failures = take_failures()
         is_left_over = delivery.fence in self._left_over
-        ending = attempt.ending
-        if is_left_over or ending.is_asked or ending.timed_out is not None:
+        if is_left_over or attempt.is_asked or attempt.timed_out is not None:
             conclusion.is_left_over = True
         else:
             attempt.context.remove_workdir()

@@ -27,7 +27,7 @@ from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
 from nonet.telemetry.running_middleware import MOST_SECONDS
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.attempt import Attempt, Stage
-from nonet.worker.attempt.conclusion import Concluder, Conclusion
+from nonet.worker.attempt.conclusion import Ended
 from nonet.worker.attempt.crashes import Crash
 from nonet.worker.attempt.timeouts import OBEY_SECONDS
 from nonet.worker.children.children import Children
@@ -62,7 +62,6 @@ class Isolated:
         children: the pool of child processes.
         client: stores the progress of attempts.
         settings: settings of the worker.
-        concluder: concludes attempts that no child concludes.
         admit: replaces the locks of an attempt, all or none; returns the lock that refused.
         accuse: records in Redis which suspects begin to run.
         deaths: reports children that died.
@@ -73,7 +72,6 @@ class Isolated:
         children: Children,
         client: Client,
         settings: Settings,
-        concluder: Concluder,
         admit: Callable[[Attempt, str], Awaitable[str | None]],
         accuse: Callable[[Sequence[str]], Awaitable[None]],
         deaths: ChildDeaths,
@@ -81,7 +79,6 @@ class Isolated:
         self._children = children
         self._client = client
         self._settings = settings
-        self._concluder = concluder
         self._admit = admit
         self.accuse = accuse
         self._deaths = deaths
@@ -100,38 +97,37 @@ class Isolated:
         """Lend a fresh child for several attempts; see `Children.lent`."""
         return self._children.lent(fresh=True)
 
-    async def run(self, attempt: Attempt, *, fresh: bool) -> Conclusion:
-        """Run an attempt and return its conclusion.
+    async def run(self, attempt: Attempt, *, fresh: bool) -> Ended:
+        """Run an attempt; return the conclusion of its child, or an outcome.
 
         No code of the attempt runs any more when this returns, so its locks may be released.
 
         Args:
             fresh: run it in a new process.
         """
-        conclusion = None
+        ended = None
         with attempt.waiting():
             try:
                 async with self._children.lent(fresh=fresh) as child:
                     # Assigned inside the block: a stop during the child's exit must not lose it.
-                    conclusion = await self._attempt(child, attempt)
+                    ended = await self._attempt(child, attempt)
             except (ForkServerError, NonetError) as error:
-                conclusion = self.not_begun(attempt, error)
-        return conclusion or self._concluder.conclude(attempt, stopped(attempt))
+                ended = self.not_begun(attempt, error)
+        return ended or attempt.stopped()
 
-    def not_begun(self, attempt: Attempt, error: Exception) -> Conclusion:
+    def not_begun(self, attempt: Attempt, error: Exception) -> Outcome:
         """Hand back an attempt that could not start, for lack of a process or of Redis."""
         logger.error("task %s cannot begin: %s", attempt.delivery.id, error)
-        outcome = HandedBack(f"no child process: {error}", _NO_CHILD)
-        return self._concluder.conclude(attempt, outcome)
+        return HandedBack(f"no child process: {error}", _NO_CHILD)
 
     def run_message(
         self, child: Child, attempt: Attempt, trace: str, *, is_shared: bool = False
     ) -> Run:
         """Return the message that starts an attempt in a child."""
-        version, workdir = self._concluder.live_config.version, child.server.workdir(child)
+        version, workdir = self._client.live_config.version, child.server.workdir(child)
         return Run(attempt.delivery, attempt.since, version, workdir, trace, is_shared)
 
-    async def _attempt(self, child: Child, attempt: Attempt) -> Conclusion:
+    async def _attempt(self, child: Child, attempt: Attempt) -> Ended:
         began = time.monotonic()
         attempt.stage = Stage.IN_CHILD
         if attempt.delivery.suspect:
@@ -162,10 +158,11 @@ class Isolated:
             child.peak = math.inf if usage.rss is None else usage.rss
             return conclusion
         child.is_busy = False  # its process is dead
-        usage = Usage(wall=time.monotonic() - began)
+        attempt.usage = Usage(wall=time.monotonic() - began)
         if ended is not None:
-            usage = Usage(usage.wall, max(0.0, ended.cpu - child.cpu), ended.rss)
-        return await self._after_exit(attempt, child, ended, usage)
+            cpu = max(0.0, ended.cpu - child.cpu)
+            attempt.usage = Usage(attempt.usage.wall, cpu, ended.rss)
+        return await self._after_exit(attempt, child, ended)
 
     def _kill_at(self, attempt: Attempt) -> float:
         """Return when the fork server kills the child in any case; 0: never."""
@@ -184,7 +181,7 @@ class Isolated:
                         child.channel.send(await self.admitted(attempt, message))
                         continue
                 except asyncio.CancelledError:
-                    if not attempt.ending.is_asked:
+                    if not attempt.is_asked:
                         raise
                     uncancel()
                     kill = self.stop(child, attempt, kill)
@@ -221,11 +218,11 @@ class Isolated:
         Returns:
             The timer that kills the child; cancel it when the attempt has ended.
         """
-        patience, ending = 0.0, attempt.ending
-        if ending.lost is None:
-            reason = ending.cancelled or ending.cut_off or ""
-            child.channel.send(Cut(attempt.delivery.fence, reason, ending.cancelled is not None))
-            is_cut = ending.cut_off is not None
+        patience = 0.0
+        if attempt.lost is None:
+            reason = attempt.cancelled or attempt.cut_off or ""
+            child.channel.send(Cut(attempt.delivery.fence, reason, attempt.cancelled is not None))
+            is_cut = attempt.cut_off is not None
             patience = OBEY_SECONDS if is_cut else self._settings.cancel_grace
         when = asyncio.get_running_loop().time() + patience
         if kill is not None:
@@ -235,25 +232,21 @@ class Isolated:
 
     # ---- without a child ------------------------------------------------------------------------
 
-    async def _after_exit(
-        self, attempt: Attempt, child: Child, exited: Exited | None, usage: Usage
-    ) -> Conclusion:
-        """Conclude an attempt whose process died."""
+    async def _after_exit(self, attempt: Attempt, child: Child, exited: Exited | None) -> Ended:
+        """Return how an attempt ended whose process died."""
         delivery = attempt.delivery
         was_killed_for_another = exited and exited.why and exited.attempt != child.attempts
-        if exited is not None and exited.why == "lease" and attempt.ending.lost is None:
-            outcome: Outcome = Lost("the lease could not be renewed in time")
-        elif attempt.ending.is_asked:
-            outcome = stopped(attempt)
-        elif not attempt.started or was_killed_for_another:
-            outcome = HandedBack("its child process was about to end")
-        elif exited is None and not (delivery.suspect and child.server.in_flight == 1):
+        if exited is not None and exited.why == "lease" and attempt.lost is None:
+            return Lost("the lease could not be renewed in time")
+        if attempt.is_asked:
+            return attempt.stopped()
+        if not attempt.started or was_killed_for_another:
+            return HandedBack("its child process was about to end")
+        if exited is None and not (delivery.suspect and child.server.in_flight == 1):
             text = "its fork server ended while it ran"
-            outcome = HandedBack(text, started=True, is_suspect=True)
-        else:
-            self.report_death(child, [attempt], exited)
-            return await self.judge(attempt, crash_of(attempt, exited), usage)
-        return self._concluder.conclude(attempt, outcome, usage)
+            return HandedBack(text, started=True, is_suspect=True)
+        self.report_death(child, [attempt], exited)
+        return await self.judge(attempt, crash_of(attempt, exited))
 
     def report_death(
         self, child: Child, attempts: Sequence[Attempt], exited: Exited | None
@@ -262,14 +255,7 @@ class Isolated:
         tasks = [f"{item.delivery.id} ({item.context.name})" for item in attempts]
         self._deaths.report(child.pid, tasks, str(crash_of(attempts[0], exited).error()))
 
-    async def judge(
-        self,
-        attempt: Attempt,
-        crash: Crash,
-        usage: Usage | None = None,
-        *,
-        is_counted: bool = False,
-    ) -> Conclusion:
+    async def judge(self, attempt: Attempt, crash: Crash, *, is_counted: bool = False) -> Ended:
         """Ask the retry policy of a crashed task; an author's policy runs in a new child.
 
         Middleware in this process sees the crash when it is concluded.
@@ -284,13 +270,13 @@ class Isolated:
         failed = Failed(attempt.crash, crashed=not is_counted)
         is_last = delivery.crashes + 1 >= self._settings.crash_limit and not is_counted
         if is_last or type(attempt.effective.retry_policy) in BUILT_IN_POLICIES:
-            return self._concluder.conclude(attempt, failed, usage)
+            return failed
         message: object = None
         try:
             async with self._children.lent(fresh=True) as child:
                 child.is_busy = True
                 child.channel.send(
-                    Judge(delivery, self._concluder.live_config.version, crash, is_counted)
+                    Judge(delivery, self._client.live_config.version, crash, is_counted)
                 )
                 async with asyncio.timeout(_JUDGE_SECONDS):
                     message = await child.inbox.get()
@@ -299,18 +285,12 @@ class Isolated:
             message = None
         except ForkServerError as error:  # not the task's fault
             back = HandedBack(f"no process for its retry policy: {error}", _NO_CHILD)
-            back = replace(back, started=True, is_suspect=not is_counted)
-            return self._concluder.conclude(attempt, back, usage)
+            return replace(back, started=True, is_suspect=not is_counted)
         if isinstance(message, Concluded):
-            message.conclusion.usage = usage
+            message.conclusion.usage = attempt.usage
             return message.conclusion
         logger.error("task %s: its retry policy did not answer, so no retry", delivery.id)
-        return self._concluder.conclude(attempt, replace(failed, reason=Reason.CRASH), usage)
-
-
-def stopped(attempt: Attempt) -> Outcome:
-    """Return the outcome of an attempt that this process stopped."""
-    return attempt.ending.outcome(started=attempt.started)
+        return replace(failed, reason=Reason.CRASH)
 
 
 def crash_of(attempt: Attempt, exited: Exited | None) -> Crash:
