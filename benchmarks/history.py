@@ -12,7 +12,8 @@ from place import Place
 
 from nonet.base.messages.message import ResultDocument, encode
 from nonet.config.settings import plain_settings
-from nonet.rules.figures import COUNTS, DURATIONS, RESOLUTIONS
+from nonet.rules.figures import RESOLUTIONS
+from nonet.rules.vectors import COUNTS, DURATIONS
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.submissions import Submission

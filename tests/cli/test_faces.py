@@ -15,10 +15,10 @@ from web.conftest import Fixed, asking, principal
 
 from nonet import ConcurrencyLimiter, Nonet, chain
 from nonet.config.web_settings import WebSettings
-from nonet.rules.figures import vector
 from nonet.rules.letters import NewDeadLetter
 from nonet.rules.limits import Limit, LimitAddress
 from nonet.rules.pipelines import Replica, RowFigures
+from nonet.rules.vectors import vector
 from nonet.stores.namespace.periodic import Change
 from nonet.stores.queue.leases import BeatReport, Counted, Leases
 from nonet.stores.sql.audit import AuditEntry

@@ -9,16 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nonet.rules.figures import (
-    DURATIONS,
-    RESOLUTIONS,
-    class_figures,
-    figures_of,
-    merged,
-    percentile,
-    resolution_for,
-    vector,
-)
+from nonet.rules.figures import RESOLUTIONS, class_figures, figures_of, percentile, resolution_for
+from nonet.rules.vectors import DURATIONS, merged, vector
 
 NOW = datetime(2026, 7, 1, 12, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nonet.rules.fairness import NOBODY, OTHERS, fold, order, tenant_of
-from nonet.rules.figures import Times, vector
+from nonet.rules.figures import Times
 from nonet.rules.tenants import (
     ORDERS,
     Share,
@@ -17,6 +17,7 @@ from nonet.rules.tenants import (
     sorted_by,
     tenant_figures,
 )
+from nonet.rules.vectors import vector
 
 NAMES = ("a", "b", "c")
 

@@ -9,7 +9,7 @@ from httpx import AsyncClient
 from playwright.async_api import Page, expect
 
 from nonet import Nonet
-from nonet.rules.figures import vector
+from nonet.rules.vectors import vector
 from nonet.stores.queue.leases import Counted, Leases
 
 CONFIG = '{"fairness": {"by": "label:team", "weights": {"mail": 3}}}'

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from nonet.base.messages.message import Usage
-from nonet.rules.figures import DURATIONS, figures_of
+from nonet.rules.figures import figures_of
+from nonet.rules.vectors import DURATIONS
 from nonet.stores.queue.deliveries import Delivery
 from nonet.telemetry.metrics import UNKNOWN, Histogram, Peak
 from nonet.worker.attempt.attempt import Attempt

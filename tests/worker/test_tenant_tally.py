@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from nonet.base.streams import Size
 from nonet.rules.fairness import MOST_TENANTS, OTHERS
-from nonet.rules.figures import figures_of, started_in, starts_of
+from nonet.rules.figures import figures_of
+from nonet.rules.vectors import started_in, starts_of
 from nonet.worker.tenant_tally import TenantTally
 
 KINDS = (("done", "dead"), ("dead",), ("retry",))

@@ -1,4 +1,4 @@
-"""Durations as people write them: ``30d``, ``12h``, ``90m``, ``3600s``."""
+"""Durations as people write them, ``30d`` or ``90m``, and as they read them: ``1 h 30 min``."""
 
 from __future__ import annotations
 
@@ -37,6 +37,26 @@ def duration(text: str, default_unit: str = "") -> timedelta:
     if length > _LONGEST:
         raise ValueError(f"{text!r} is more than 100 years")
     return length
+
+
+def span(seconds: float) -> str:
+    """Format a duration.
+
+    >>> span(0.44), span(59.6), span(3725), span(180_000), span(-1)
+    ('0.4 s', '1 min', '1 h 2 min', '2 d 2 h', '0 s')
+    """
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
+    for unit, name, small, small_name in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= unit:
+            rest = whole % unit // small
+            return f"{whole // unit} {name}" + (f" {rest} {small_name}" if rest else "")
+    return f"{whole} s"
 
 
 def moment(text: str) -> datetime:

@@ -23,8 +23,8 @@ from unicodedata import combining, east_asian_width
 import typer
 
 from nonet.base.amounts import format_bytes
+from nonet.base.durations import span
 from nonet.base.plain import plain, printable
-from nonet.rules.findings.refusal import span
 
 if TYPE_CHECKING:
     from nonet.base.messages.message import Usage

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -41,7 +41,6 @@ from nonet.tasks.carried import carried_problem, carried_texts
 from nonet.tasks.execution import running_context
 from nonet.tasks.middleware import Middlewares, OutgoingTask
 from nonet.tasks.registry import Registry, TaskClass
-from nonet.tasks.schedules import TaskScheduleBase
 from nonet.tasks.task import (
     FROM_CLASS,
     NO_OPTIONS,
@@ -55,6 +54,9 @@ from nonet.tasks.task import (
 from nonet.tasks.unique import Unique, unique_lock, unique_term
 from nonet.tasks.workflows import packed_values
 from nonet.telemetry.running_middleware import open_submission
+
+if TYPE_CHECKING:
+    from nonet.tasks.schedules import TaskScheduleBase
 
 _Named = TypeVar("_Named", bound=StrEnum)
 

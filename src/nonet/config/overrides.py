@@ -13,12 +13,12 @@ from nonet.base.amounts import parse_bytes
 from nonet.base.errors import ConfigurationError, UnknownTaskError
 from nonet.base.streams import Priority, Size
 from nonet.config.wording import SHARED, dotted
-from nonet.rules.limits import Location
 from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.task import BaseTask, Isolation
 
 if TYPE_CHECKING:  # the models take 30 ms to import, and only a published configuration needs them
     from nonet.config.models import Config, RetryPolicyConfig, Section, SizesConfig, TaskOverride
+    from nonet.rules.limits import Location
     from nonet.tasks.retry import RetryPolicyBase
 
 CLASS = "class"

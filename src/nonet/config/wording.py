@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nonet.rules.limits import Location
+if TYPE_CHECKING:
+    from nonet.rules.limits import Location
 
 SHARED = "where many tasks share a process"
 

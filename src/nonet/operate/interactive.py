@@ -10,10 +10,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeVar, get_args
+
+from msgspec import Struct
 
 from nonet.base.actor import process_name
 from nonet.base.errors import (
@@ -176,8 +177,7 @@ async def hold(
         await _finished(locks.release())
 
 
-@dataclass(frozen=True)
-class _Refusal:
+class _Refusal(Struct, frozen=True):
     """Why a hold was refused.
 
     Attributes:

@@ -23,12 +23,12 @@ from nonet.base.messages.message import (
     encode,
     pack,
 )
-from nonet.rules.letters import NewDeadLetter
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.task import BaseTask
 
 if TYPE_CHECKING:
+    from nonet.rules.letters import NewDeadLetter
     from nonet.stores.sql.dead_letters import DeadLetters
     from nonet.tasks.retry import RetryPolicyBase
 
@@ -56,6 +56,8 @@ def dead_letter(
         policy: the effective retry policy of the class; None if the class is unknown.
         cipher: decrypts the arguments, which may name the VO.
     """
+    from nonet.rules.letters import NewDeadLetter  # each worker imports this module, few need it
+
     try:
         envelope = decode_envelope(delivery.envelope)
     except MalformedMessageError:

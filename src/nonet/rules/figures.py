@@ -1,32 +1,14 @@
-"""The figures of classes and tenants: counts and times of a span of time, as sums of small vectors.
-
-A vector maps a place to a count, and leaves out those that are 0. The first places are `COUNTS`;
-then come the buckets of waiting times, then the buckets of running times, both with the bounds of
-`DURATIONS`; then attempts started by size, which only vectors of tenants have. Workers make
-vectors, ``add_figures.lua`` adds them, and this module reads the sums.
-"""
+"""The figures of classes and tenants as operators read them, from `nonet.rules.vectors`."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from nonet.base.streams import Size
+from nonet.rules.vectors import BUCKETS, COUNTS, DURATIONS, RAN, WAITED, merged
 
-# Upper bounds of buckets in seconds, from an empty task to a task of half a day; a last bucket has
-# none.
-DURATIONS = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
-    *(60, 300, 900, 3600, 14400, 43200),
-)
-COUNTS = ("ended", "failed", "retried")
-_BUCKETS = len(DURATIONS) + 1
-_WAITED = len(COUNTS)
-_RAN = _WAITED + _BUCKETS
-_STARTED = _RAN + _BUCKETS
 OTHERS = "others"
 """The name of all classes beyond the number that a slot of time has room for."""
 
@@ -131,40 +113,6 @@ def resolution_for(span: timedelta) -> Resolution:
     return next((one for one in RESOLUTIONS if wanted <= one.kept), RESOLUTIONS[-1])
 
 
-def vector(
-    counts: Sequence[int],
-    waited: Sequence[int],
-    ran: Sequence[int],
-    minus: Mapping[int, int],
-    started: Sequence[int] = (),
-) -> dict[int, int]:
-    """Return the sparse vector of what was counted since an earlier vector.
-
-    Args:
-        counts: as `COUNTS`.
-        waited, ran: numbers by bucket.
-        started: attempts by size.
-
-    >>> before = vector([1, 0, 0], [1, 0], [], {})
-    >>> before, vector([3, 0, 1], [1, 0], [], before)
-    ({0: 1, 3: 1}, {0: 2, 2: 1})
-    """
-    found = {}
-    for first, numbers in ((0, counts), (_WAITED, waited), (_RAN, ran), (_STARTED, started)):
-        for place, number in enumerate(numbers, first):
-            if more := number - minus.get(place, 0):
-                found[place] = more
-    return found
-
-
-def merged(vectors: Iterable[Mapping[int, int]]) -> Counter[int]:
-    """Add vectors."""
-    total: Counter[int] = Counter()
-    for one in vectors:
-        total.update(one)
-    return total
-
-
 def figures_of(vector: Mapping[int, int]) -> Figures:
     """Read a vector.
 
@@ -172,21 +120,7 @@ def figures_of(vector: Mapping[int, int]) -> Figures:
     0.0005
     """
     ended, failed, retried = (vector.get(place, 0) for place in range(len(COUNTS)))
-    return Figures(ended, failed, retried, _times(vector, _WAITED), _times(vector, _RAN))
-
-
-def starts_of(vector: Mapping[int, int]) -> dict[Size, int]:
-    """Return how many attempts of a tenant have started, by size.
-
-    >>> starts_of(vector([], [], [], {}, started=[3, 0, 1]))[Size.LARGE]
-    1
-    """
-    return {size: vector.get(place, 0) for place, size in enumerate(Size, _STARTED)}
-
-
-def started_in(vector: Mapping[int, int]) -> int:
-    """Return how many attempts of a tenant have started."""
-    return sum(starts_of(vector).values())
+    return Figures(ended, failed, retried, _times(vector, WAITED), _times(vector, RAN))
 
 
 def class_figures(
@@ -241,5 +175,5 @@ def percentile(counts: Sequence[int], share: float) -> float | None:
 
 
 def _times(vector: Mapping[int, int], first: int) -> Times:
-    counts = [vector.get(place, 0) for place in range(first, first + _BUCKETS)]
+    counts = [vector.get(place, 0) for place in range(first, first + BUCKETS)]
     return Times(*(percentile(counts, share) for share in (0.50, 0.95, 0.99)))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from nonet.base.durations import span
 from nonet.rules.findings import remedies
-from nonet.rules.findings.refusal import span
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 from nonet.base.streams import Size
 from nonet.rules.fairness import NOBODY, OTHERS
-from nonet.rules.figures import Times, figures_of, merged, started_in, starts_of
+from nonet.rules.figures import Times, figures_of
+from nonet.rules.vectors import merged, started_in, starts_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from nonet.base.durations import span
 from nonet.rules.findings import remedies
-from nonet.rules.findings.refusal import span
 from nonet.tasks.runs import StepState
 
 # Bytes of a blocker that a record keeps.

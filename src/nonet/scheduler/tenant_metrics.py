@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from nonet.client.live import LiveConfig
 from nonet.operate.tenants import tenant_table
-from nonet.rules.figures import figures_of, started_in
+from nonet.rules.figures import figures_of
 from nonet.rules.tenants import TenantFigures, TenantTable, tenant_label
+from nonet.rules.vectors import started_in
 from nonet.stores.namespace.tenants import SHARE_TIME, Tenants
 from nonet.telemetry.metrics import Sample
 

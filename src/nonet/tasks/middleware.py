@@ -6,7 +6,7 @@ import importlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -14,9 +14,11 @@ from nonet.base.errors import RegistrationError
 from nonet.base.streams import Priority, Size
 from nonet.tasks.entry_points import entries, load
 from nonet.tasks.execution import TaskContext
-from nonet.tasks.schedules import TaskScheduleBase
 from nonet.tasks.secrecy import masked_arguments
 from nonet.tasks.task import BaseTask
+
+if TYPE_CHECKING:
+    from nonet.tasks.schedules import TaskScheduleBase
 
 
 class OutgoingTask:

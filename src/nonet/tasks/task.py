@@ -26,12 +26,13 @@ from nonet.tasks.locks import (
     RateLimiter,
     encode_locks,
 )
-from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
+from nonet.tasks.periodic_policies import CatchUp, Overlap
 from nonet.tasks.sync_handles import SyncHandle
 from nonet.tasks.unique import Unique
 
 if TYPE_CHECKING:
     from nonet.tasks.retry import RetryPolicyBase
+    from nonet.tasks.schedules import TaskScheduleBase
 
 # An interpreter that has loaded nothing yet needs this much.
 LEAST_MEMORY_LIMIT = 32 * 2**20
@@ -548,8 +549,12 @@ class PeriodicBaseTask(BaseTask):
             async def execute(self) -> None: ...
     """
 
-    _schedule: ClassVar[TaskScheduleBase | None] = None
-    default_schedule: ClassVar[TaskScheduleBase | None] = None
+    if TYPE_CHECKING:
+        _schedule: ClassVar[TaskScheduleBase | None] = None
+        default_schedule: ClassVar[TaskScheduleBase | None] = None
+    else:  # few processes need schedules, but pydantic evaluates these annotations
+        _schedule: ClassVar[Any] = None
+        default_schedule: ClassVar[Any] = None
     _enabled: ClassVar[bool] = True
     _overlap: ClassVar[Overlap | None] = None
     _catch_up: ClassVar[CatchUp] = CatchUp.ONE

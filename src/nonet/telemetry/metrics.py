@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from nonet.rules.figures import DURATIONS
+from nonet.rules.vectors import DURATIONS
 
 UNKNOWN = "unknown"
 """The value of the label ``task`` for classes that this process does not know."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from nonet.base.messages.message import Usage
-from nonet.rules.figures import vector
+from nonet.rules.vectors import vector
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Counted
 from nonet.telemetry.metrics import ROUND_TRIPS, UNKNOWN, Histogram, Sample
@@ -15,7 +15,7 @@ from nonet.worker.tenant_tally import TenantTally
 
 # The values of the label ``outcome``: what `Settler.settle` returns.
 OUTCOMES = ("done", "retry", "crash", "dead", "cancelled", "expired", "back", "lost")
-# The outcomes that `nonet.rules.figures.COUNTS` count.
+# The outcomes that `nonet.rules.vectors.COUNTS` count.
 _KINDS = (("done", "dead", "cancelled", "expired"), ("dead", "expired"), ("retry", "crash"))
 # After `_EXACT` attempts of a class since the last call of `figures`, the times of one in `_SHARE`
 # are measured, and count as often: enough for percentiles, and it takes a third of the time.

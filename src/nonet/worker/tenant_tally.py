@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from nonet.base.streams import Size
 from nonet.rules.fairness import fold, order
-from nonet.rules.figures import merged, started_in, vector
+from nonet.rules.vectors import merged, started_in, vector
 from nonet.telemetry.metrics import Histogram
 
 _SIZES = tuple(Size)
@@ -41,7 +41,7 @@ class TenantTally:
     A tenant is forgotten when it has had no attempt between two reports, as there may be very many.
 
     Args:
-        kinds: the outcomes that each of `nonet.rules.figures.COUNTS` counts.
+        kinds: the outcomes that each of `nonet.rules.vectors.COUNTS` counts.
         named: returns the tenants that the configuration names.
     """
 

@@ -165,10 +165,10 @@ class Worker(Observed):
     async def _work(self, stop: Stop) -> None:
         async with asyncio.TaskGroup() as loops:
             running = {
+                loops.create_task(self._reader.run(stop), name="reader"),  # first: tasks wait
                 loops.create_task(every(stop, "sweep", self._chores.sweep), name="sweep"),
                 loops.create_task(every(stop, "mend", self._chores.mend), name="mend"),
                 loops.create_task(every(stop, "help to promote", self._help_promote)),
-                loops.create_task(self._reader.run(stop), name="reader"),
             }
             if self._owns_process:
                 running.add(loops.create_task(every(stop, "descriptors", Descriptors().look)))

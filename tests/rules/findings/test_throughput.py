@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from nonet.rules.figures import vector
 from nonet.rules.findings.throughput import throughput_of
+from nonet.rules.vectors import vector
 
 NOW = datetime(2026, 5, 1, 12, 1, 30, tzinfo=UTC)
 MINUTE = datetime(2026, 5, 1, 12, 1, tzinfo=UTC)

@@ -11,8 +11,8 @@ import pytest
 from stores.beats import Reports, beat
 
 from nonet.rules.fairness import OTHERS
-from nonet.rules.figures import started_in, vector
 from nonet.rules.tenants import TenantFigures
+from nonet.rules.vectors import started_in, vector
 from nonet.stores.namespace.demand import Demands
 from nonet.stores.namespace.fairness import Fairness
 from nonet.stores.namespace.figures import Measures

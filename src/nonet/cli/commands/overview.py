@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nonet.base.amounts import format_bytes
+from nonet.base.durations import span
 from nonet.cli.findings import print_findings
 from nonet.cli.options import Json
 from nonet.cli.output import echo, print_heading, print_json, print_line, print_rows
@@ -17,7 +18,6 @@ from nonet.cli.target import Target, operation
 from nonet.cli.watching import show
 from nonet.operate import overview
 from nonet.rules.findings.peers import counted
-from nonet.rules.findings.refusal import span
 
 if TYPE_CHECKING:
     from nonet.rules.findings.situation import Overview

@@ -6,9 +6,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from nonet.app import Nonet
 from nonet.base.errors import ConfigurationError
@@ -36,8 +37,7 @@ logger = logging.getLogger(__name__)
 _IDLE_EXIT_SECONDS = 60.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerArguments:
+class WorkerArguments(Struct, frozen=True, kw_only=True):
     """The arguments of one worker, from its command line.
 
     Attributes:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from math import ceil
 
+from nonet.base.durations import span
 from nonet.rules.findings import remedies
 from nonet.rules.findings.finding import Finding
-from nonet.rules.findings.refusal import Waiters, by_hand, is_stuck, named, span, tasks_wait
+from nonet.rules.findings.refusal import Waiters, by_hand, named, tasks_wait
 from nonet.rules.findings.situation import Situation
 from nonet.tasks.locks import KINDS
 
@@ -31,7 +32,7 @@ def _locks(found: Situation) -> Iterator[Finding]:
         text = f"{tasks_wait(first.waiting)} for {refusal.lock}{_of(first)}, held by "
         text += named(holder)
         text += f" for {span(holder.held_seconds)}" if holder.held_seconds else ""
-        if is_stuck(holder) and holder.usual_seconds is not None:
+        if remedies.is_stuck(holder) and holder.usual_seconds is not None:
             text += f", though 99 % of its class run for less than {span(holder.usual_seconds)}"
         return text + (", which renews it" if holder.is_live else "")
 
@@ -92,5 +93,5 @@ def _type_of(item: Waiters) -> tuple[str, str]:
     head, _, rest = refusal.lock.partition(":")
     parts = rest.split(":")
     kind = ":".join((head, *parts[: 3 if parts[1:2] and parts[1].startswith("@") else 2]))
-    stuck = next((holder.id for holder in refusal.holders if is_stuck(holder)), "")
+    stuck = next((holder.id for holder in refusal.holders if remedies.is_stuck(holder)), "")
     return kind, stuck or (refusal.override.name if refusal.override else "")

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from nonet.base.durations import span
 from nonet.rules.findings import remedies
 from nonet.rules.findings.peers import Needs, Peer, busy, declining, fit, sql_problem, unfit
-from nonet.rules.findings.refusal import LockHolder, Refusal, refused_by, span
+from nonet.rules.findings.refusal import LockHolder, Refusal, refused_by
 from nonet.rules.pauses import Pause, in_full
 from nonet.rules.workflows import Blocked, why_blocked
 from nonet.tasks.locks import KINDS

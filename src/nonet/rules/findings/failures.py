@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from nonet.base.durations import span
 from nonet.rules.findings import remedies
 from nonet.rules.findings.finding import Finding
 from nonet.rules.findings.peers import counted
-from nonet.rules.findings.refusal import span
 from nonet.rules.findings.situation import Deaths, Situation, brief
 from nonet.rules.pauses import of_task
 from nonet.rules.workflows import failed_in_words, stuck_in_words

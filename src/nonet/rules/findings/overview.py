@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from nonet.base.durations import span
 from nonet.rules.findings import remedies
 from nonet.rules.findings.contention import contention
 from nonet.rules.findings.failures import failures
 from nonet.rules.findings.finding import Finding, in_order
 from nonet.rules.findings.peers import counted
-from nonet.rules.findings.refusal import span, tasks_wait
+from nonet.rules.findings.refusal import tasks_wait
 from nonet.rules.findings.servers import (
     LEADERLESS,
     cause_in,

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nonet.base.durations import span
 from nonet.rules.limit_changes import Override
 from nonet.tasks.locks import KINDS
-
-# A holder is stuck if it has held a lock this many times longer than its class runs, and at least
-# this long.
-_STUCK_TIMES = 10
-_STUCK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,39 +90,6 @@ class Waiters:
     waiting: int
     seconds: float
     tasks: tuple[str, ...] = ()
-
-
-def span(seconds: float) -> str:
-    """Format a duration.
-
-    >>> span(0.44), span(59.6), span(3725), span(180_000), span(-1)
-    ('0.4 s', '1 min', '1 h 2 min', '2 d 2 h', '0 s')
-    """
-    if seconds < 9.95:
-        return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
-    whole = round(seconds)
-    for unit, name, small, small_name in (
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
-        if whole >= unit:
-            rest = whole % unit // small
-            return f"{whole // unit} {name}" + (f" {rest} {small_name}" if rest else "")
-    return f"{whole} s"
-
-
-def is_stuck(holder: LockHolder) -> bool:
-    """Return whether a holder has held a lock for far longer than its class runs.
-
-    >>> from dataclasses import replace
-    >>> slow = LockHolder("a", "files:Audit", "7@host", 90.0, 20.0, True)
-    >>> is_stuck(slow), is_stuck(replace(slow, usual_seconds=2.0))
-    (False, True)
-    """
-    if holder.held_seconds is None or holder.usual_seconds is None:
-        return False
-    return holder.held_seconds > max(_STUCK_SECONDS, _STUCK_TIMES * holder.usual_seconds)
 
 
 def tasks_wait(number: int) -> str:

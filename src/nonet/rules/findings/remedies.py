@@ -9,12 +9,19 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nonet.rules.findings.refusal import LockHolder, Refusal, is_stuck
-from nonet.rules.limit_changes import Override
 from nonet.rules.pauses import as_option
 from nonet.tasks.locks import KINDS
+
+if TYPE_CHECKING:  # daemons import the commands only
+    from nonet.rules.findings.refusal import LockHolder, Refusal
+    from nonet.rules.limit_changes import Override
+
+# A holder is stuck if it has held a lock this many times longer than its class runs, and at least
+# this long.
+_STUCK_TIMES = 10
+_STUCK_SECONDS = 60.0
 
 
 def command(*words: str) -> str:
@@ -86,6 +93,7 @@ def of_refusal(refusal: Refusal, workflow: str = "") -> str:
     Args:
         workflow: id of the workflow whose step the task is, or empty.
 
+    >>> from nonet.rules.findings.refusal import Refusal
     >>> of_refusal(Refusal("lock:mutex:job:7", "M", False, ahead=2, first="t-1"))
     'task-run explain t-1'
     """
@@ -109,6 +117,7 @@ def of_lock(lock: str, holders: Sequence[LockHolder], workflow: str = "") -> str
         workflow: id of the workflow whose step waits for the lock, or empty.
 
     >>> from dataclasses import replace
+    >>> from nonet.rules.findings.refusal import LockHolder
     >>> audit = LockHolder("t-1", "files:Audit", "7@host", 75.0, 20.0, True)
     >>> of_lock("lock:mutex:job:7", [audit])
     'task-run explain t-1'
@@ -135,9 +144,24 @@ def of_lock(lock: str, holders: Sequence[LockHolder], workflow: str = "") -> str
     return of_task("cancel" if is_stuck(first) and not is_of_workflow else "explain", first.id)
 
 
+def is_stuck(holder: LockHolder) -> bool:
+    """Return whether a holder has held a lock for far longer than its class runs.
+
+    >>> from dataclasses import replace
+    >>> from nonet.rules.findings.refusal import LockHolder
+    >>> slow = LockHolder("a", "files:Audit", "7@host", 90.0, 20.0, True)
+    >>> is_stuck(slow), is_stuck(replace(slow, usual_seconds=2.0))
+    (False, True)
+    """
+    if holder.held_seconds is None or holder.usual_seconds is None:
+        return False
+    return holder.held_seconds > max(_STUCK_SECONDS, _STUCK_TIMES * holder.usual_seconds)
+
+
 def of_limiter(override: Override | None) -> str:
     """The command if a limit refuses tasks: it undoes a change by hand, and no other protection.
 
+    >>> from nonet.rules.limit_changes import Override
     >>> from nonet.rules.limits import Limit
     >>> of_limiter(Override("limiter:conc:job:7", Limit(1), "ann", otherwise=Limit(50)))
     'task-run limits unset limiter:conc:job:7'

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from nonet.base.streams import Priority
-from nonet.rules.figures import Times, figures_of, merged
+from nonet.rules.figures import Times, figures_of
+from nonet.rules.vectors import merged
 
 
 @dataclass(frozen=True, slots=True)

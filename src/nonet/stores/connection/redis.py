@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -53,6 +53,8 @@ _PAUSES = (0.1, 0.2, 0.4)
 FAILOVER_SECONDS = 14.0
 # How long the replicas may take to confirm. The lane is blocked meanwhile.
 _CONFIRM_MS = 2000
+
+_SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 # What redis-py tells the server about itself. By default each connection and client would read the
 # metadata of the installed package, which takes 2 ms.
@@ -327,23 +329,24 @@ def script(name: str) -> tuple[str, str]:
     anew, and most calls need only a few: most tasks, for example, wake no other task when they end.
     Both may stand in parts, too.
     """
-    folder = files("nonet.stores") / "scripts"
-
-    def read(file: str) -> str:
-        text = (folder / f"{file}.lua").read_text(encoding="utf-8")
-        return re.sub(r"^-- @(include|defer) (.+)$", expanded, text, flags=re.MULTILINE)
-
-    def expanded(match: re.Match[str]) -> str:
-        *names, last = match[2].split()
-        if match[1] == "include":
-            names.append(last)
-        text = "\n".join(read(f"lib/{name}") for name in names)
-        if match[1] == "include":
-            return text
-        return f"local function {last}(...)\n{text}return {last}(...)\nend"
-
-    source = read(name)
+    source = _source(name)
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+@cache  # scripts share most parts
+def _source(file: str) -> str:
+    text = (_SCRIPTS / f"{file}.lua").read_text(encoding="utf-8")
+    return re.sub(r"^-- @(include|defer) (.+)$", _expanded, text, flags=re.MULTILINE)
+
+
+def _expanded(match: re.Match[str]) -> str:
+    *names, last = match[2].split()
+    if match[1] == "include":
+        names.append(last)
+    text = "\n".join(_source(f"lib/{name}") for name in names)
+    if match[1] == "include":
+        return text
+    return f"local function {last}(...)\n{text}return {last}(...)\nend"
 
 
 @asynccontextmanager

@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from nonet.base.messages.encryption import NO_KEYS, Cipher
-from nonet.rules.figures import ClassFigures, SlotFigures, class_figures, figures_of, merged
+from nonet.rules.figures import ClassFigures, SlotFigures, class_figures, figures_of
 from nonet.rules.findings.throughput import Throughput, throughput_of
+from nonet.rules.vectors import merged
 from nonet.stores.connection.clock import correction, instant, logical_now
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.connection.unreadable import readable

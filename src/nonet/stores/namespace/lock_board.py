@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nonet.base.durations import span
 from nonet.base.errors import InvalidArgumentsError, NotFoundError
-from nonet.rules.findings.refusal import LockHolder, Refusal, Waiters, lasting, named, span
+from nonet.rules.findings.refusal import LockHolder, Refusal, Waiters, lasting, named
 from nonet.rules.limits import Limit
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, RedisStore, literal

@@ -8,13 +8,14 @@ with it. Each session and link has an HMAC over its key and content, made with t
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import hmac
 import json
 import time
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from nonet.base.keys import escape
 from nonet.base.messages.signing import measured
@@ -23,8 +24,7 @@ from nonet.stores.connection.redis import AsyncRedis, RedisStore
 _FORMAT = b"nonet login 1"
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     """A login of a user.
 
     Attributes:
@@ -71,7 +71,7 @@ class Sessions(RedisStore):
     async def begin(self, session: Session, idle: float) -> None:
         """Store a session. It ends after `idle` seconds unless `extend` is called."""
         left = session.until - time.time()
-        fields = dataclasses.asdict(session)
+        fields = asdict(session)
         del fields["digest"]
         index = self._index(session.name)
         async with self._client.pipeline(transaction=True) as pipe:

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 from nonet.base.streams import Priority, Size
 from nonet.rules.fairness import MOST_TENANTS, OTHERS, fold, order
-from nonet.rules.figures import merged, started_in
 from nonet.rules.tenants import TenantLoad, TenantTable, shares, tenant_figures
+from nonet.rules.vectors import merged, started_in
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import RedisStore
 from nonet.stores.connection.unreadable import readable_hash, whole

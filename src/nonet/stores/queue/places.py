@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from nonet.base.errors import MalformedMessageError
 from nonet.base.messages.message import decode_envelope, pack
@@ -32,8 +34,7 @@ BUDGET = 20_000
 _ENVELOPES_AT_A_TIME = 20
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFilter:
+class TaskFilter(Struct, frozen=True):
     """Selects live tasks.
 
     Attributes:
@@ -47,7 +48,7 @@ class TaskFilter:
     """
 
     task: str = ""
-    labels: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, Any] = {}
     states: Sequence[str] = CANCELLABLE
     workers: Sequence[str] | None = None
     error: str = ""
@@ -130,16 +131,14 @@ class Found:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """How many entries of each stream no worker has read, and how many a worker has."""
 
     unread: dict[str, int]
     delivered: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """One page of a place.
 
     Attributes:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from nonet.base.amounts import format_bytes
-from nonet.rules.findings.refusal import span
+from nonet.base.durations import span
 from nonet.stores.connection.redis import AsyncRedis, Scripts
 from nonet.stores.connection.unreadable import readable, readable_value
 

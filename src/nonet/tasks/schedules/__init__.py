@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import cast
 
 from nonet.base.errors import ConfigurationError, suggestion
+from nonet.tasks.periodic_policies import CatchUp, Overlap
 from nonet.tasks.schedules.cron import CronSchedule
 from nonet.tasks.schedules.lateness import latest_until, misfire_grace_of
-from nonet.tasks.schedules.policies import CatchUp, Overlap
 from nonet.tasks.schedules.recurrence import RRuleSchedule
 from nonet.tasks.schedules.schedule import (
     MICROSECOND,
