@@ -99,6 +99,10 @@ def test_a_reserved_name_of_a_tenant_is_replaced(name: str) -> None:
     assert tenant_of("label:group", "m:T", "", {"group": name}) == f"?{name[1:]}"
 
 
+def test_a_tenant_is_printable_and_short() -> None:
+    assert tenant_of("label:group", "m:T", "", {"group": "a\tb" + "c" * 64}) == "a?b" + "c" * 61
+
+
 @pytest.mark.parametrize("by", ORDERS)
 def test_the_sum_of_other_tenants_is_last_in_any_order(by: str) -> None:
     def tenant(name: str, number: int) -> TenantFigures:

@@ -21,6 +21,7 @@ from waits import wait_until
 import nonet
 from nonet import ServerUnreachableError
 from nonet.base.synchronous import complete, timeout
+from nonet.stores.connection.redis import TIMEOUT_SECONDS
 from nonet.stores.connection.sync_client import connect
 
 pytestmark = pytest.mark.server
@@ -114,6 +115,21 @@ def test_a_timeout_ends_a_wait_for_a_hanging_server(
         with frozen(own_server.pid), pytest.raises(TimeoutError):
             handle.result(timeout=0.1)
         assert handle.status().state == "queued"
+
+
+def test_a_limit_ends_with_its_call(app: nonet.SyncNonet) -> None:
+    """The next call over the same connection waits for as long as usual."""
+    lane: Any = app._client().stores.broker.scripts.lane
+
+    async def limited() -> None:
+        async with timeout(1.0):
+            await lane.call("PING")
+
+    complete(limited())
+    (wire,) = lane._idle
+    assert wire._socket.gettimeout() <= 1.0
+    complete(lane.call("PING"))
+    assert lane._idle[0] is wire and wire._socket.gettimeout() == TIMEOUT_SECONDS
 
 
 def test_an_interrupted_call_gives_up_its_connection(app: nonet.SyncNonet) -> None:
