@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -49,6 +50,7 @@ NUMBER = 2000
 # A cost may grow by a tenth, and by so much where batches differ from run to run.
 GROWTH, SLACK = 1.1, {"commands": 0.2, "scripts": 0.05, "trips": 0.05, "bytes": 15.0, "memory": 5.0}
 SLACK |= {"commands per second": 6.0, "trips per second": 2.0, "calls if unchanged": 10.0}
+SLACK |= {"garbage": 0.5}
 IDLE_SECONDS = 5.0
 KINDS = {"plain": Noop, "with a mutex": Locked}
 # Below this share of the budget, the budget is no guard any more.
@@ -265,16 +267,22 @@ def counting_calls() -> Iterator[list[int]]:
 
 
 async def calls_in_python(bench: Bench) -> Costs:
-    """Python functions that a worker calls for a task, in its event loop."""
+    """Python functions that a worker calls for a task, and objects in cycles that it leaves."""
     async with bench.app() as app, app.injector() as injector:
         await app.submit_many(map(Noop, range(NUMBER)))
         worker, stop = app.worker(Size.SMALL, injector), Stop()
-        with counting_calls() as counted:
-            running = asyncio.create_task(worker.run(stop))
-            await until(lambda: not bench.meter.left(), "all has ended")
-        stop.request()
-        await running
-    return {"calls": round(counted[0] / NUMBER, 1)}
+        gc.collect()
+        gc.disable()
+        try:
+            with counting_calls() as counted:
+                running = asyncio.create_task(worker.run(stop))
+                await until(lambda: not bench.meter.left(), "all has ended")
+            stop.request()
+            await running
+            garbage = gc.collect()
+        finally:
+            gc.enable()
+    return {"calls": round(counted[0] / NUMBER, 1), "garbage": round(garbage / NUMBER, 1)}
 
 
 async def plan_cron_entries(bench: Bench) -> Costs:

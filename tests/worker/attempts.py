@@ -28,7 +28,7 @@ async def tools_for(*classes: type[BaseTask], leave: Any = lambda *_: None) -> A
     client = client_of(broker, registry)
     with ThreadPoolExecutor(2) as threads:
         async with Injector() as injector:
-            yield Tools(client, registry, injector, threads, 1024, lambda *_: None, leave)
+            yield Tools(client, injector, threads, lambda *_: None, leave)
     await client.aclose()
     await broker.aclose()
 

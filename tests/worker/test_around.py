@@ -68,7 +68,7 @@ async def test_an_attempt_continues_without_a_slow_middleware(
     tools: Tools, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(around, "MOST_SECONDS", 0.05)
-    tools.middlewares.extend([Slow(place), Quick()])
+    tools.client.middlewares.extend([Slow(place), Quick()])
     assert await run(tools) == Succeeded(7)
     assert story == ["before", "executed", "after done"]
     assert take_failures() == {"Slow": 1}
@@ -78,7 +78,7 @@ async def test_an_attempt_continues_without_a_slow_middleware(
 async def test_a_cancellation_by_the_event_loop_is_no_failure_of_a_middleware(
     tools: Tools, place: str
 ) -> None:
-    tools.middlewares.extend([Slow(place)])
+    tools.client.middlewares.extend([Slow(place)])
     running = asyncio.create_task(run(tools))
     async with asyncio.timeout(WAIT_SECONDS):
         while place == "after" and not story:  # noqa: ASYNC110  # the task says no more
@@ -91,8 +91,8 @@ async def test_a_cancellation_by_the_event_loop_is_no_failure_of_a_middleware(
 
 
 async def test_a_middleware_that_is_added_later_is_around_the_next_attempt(tools: Tools) -> None:
-    tools.middlewares.extend([Slow("never")])
+    tools.client.middlewares.extend([Slow("never")])
     await run(tools)
-    tools.middlewares.add(Quick, (), {})
+    tools.client.middlewares.add(Quick, (), {})
     await run(tools)
     assert story == ["executed", "before", "executed", "after done"]

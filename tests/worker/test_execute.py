@@ -10,8 +10,9 @@ from typing import Annotated
 import pytest
 from worker.attempts import attempt_at, tools_for
 
-from nonet import BaseTask, Depends
-from nonet.rules.outcomes import Lost, Outcome, Succeeded
+from nonet import BaseTask, Depends, LockedObjectType, RateLimiter
+from nonet.rules.outcomes import HandedBack, Lost, Outcome, Succeeded
+from nonet.tasks.locks import BaseLock
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.execute import Tools, carry_out
 
@@ -38,6 +39,14 @@ class InLoop(BaseTask):
 class InThread(BaseTask):
     def execute(self, opened: Annotated[None, Depends(resource)]) -> None:
         story.append("executed")
+
+
+class Limited(BaseTask):
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        return [RateLimiter(LockedObjectType.JOB, 7, limit=3, window_seconds=60)]
+
+    async def execute(self) -> None: ...
 
 
 @pytest.fixture
@@ -89,3 +98,13 @@ async def test_a_thread_checks_the_lease_once_more_when_it_starts(tools: Tools) 
 async def test_an_attempt_whose_lease_lasts_is_committed(tools: Tools, task: BaseTask) -> None:
     assert await run(attempt_at(task, tools), tools, lambda: False) == Succeeded(None)
     assert story == ["opened", "executed", "committed"]
+
+
+async def test_a_token_that_was_not_used_in_time_is_given_back() -> None:
+    """The limiter has counted it in an earlier window."""
+    async with tools_for(Limited) as tools:
+        for seconds, expected in ((0, Succeeded), (5, HandedBack)):
+            attempt = attempt_at(Limited(), tools)
+            attempt.since -= seconds
+            attempt.held = "x"
+            assert isinstance(await carry_out(attempt, tools), expected)

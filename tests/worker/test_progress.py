@@ -93,8 +93,7 @@ async def test_the_result_has_the_report_that_still_waits() -> None:
         attempt = attempt_at(Reports(), tools)
         attempt.context.pass_progress_to(lambda *report: sent.append(report))
         outcome = await carry_out(attempt, tools)
-        concluder = Concluder(tools.client.live_config, message_limit=1024, crash_limit=3)
-        result = decode_result(concluder.conclude(attempt, outcome).document)
+        result = decode_result(Concluder(tools.client).conclude(attempt, outcome).document)
     assert sent == [(0.1, "begun")]
     assert (result.progress, result.doing) == (0.6667, "x" * 60)
 

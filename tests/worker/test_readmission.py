@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pytest
 from msgspec import structs
+from waits import until
 
-from nonet import BaseTask, MutexLock, Nonet
+from nonet import BaseTask, LeaseLostError, MutexLock, Nonet
 from nonet.daemon.watchdog import Watchdog
 from nonet.rules.outcomes import HandedBack, Lost, Succeeded
 from nonet.stores.queue.leases import Leases
@@ -56,7 +58,7 @@ async def tools(app: Nonet) -> AsyncIterator[Tools]:
     with ThreadPoolExecutor(1) as threads:
         async with Injector() as injector:
             yield Tools(
-                *(app.client, app.registry, injector, threads, 1024),
+                *(app.client, injector, threads),
                 admit=partial(readmit, app.broker),
                 leave=lambda *_: None,
             )
@@ -87,12 +89,34 @@ async def test_an_attempt_has_the_limits_of_its_tenant(app: Nonet, tools: Tools)
 async def test_the_watchdog_renews_only_the_lease_with_the_new_lock(
     redis_url: str, app: Nonet
 ) -> None:
+    """A child process that runs the attempt learns the new deadline."""
     times: Any = {"worker_ttl": 9, "lock_ttl": 30, "timeout_seconds": 1}
     watchdog = Watchdog(Leases(redis_url, "test", "medium-a", **times), 15)
     leasing, attempt = WatchedLeases(app.broker, watchdog, 45, 30), await fetched(app)
     leasing.hold(attempt)
+    shared = list[float]()
+    attempt.share_deadline(shared.append)
     assert await leasing.readmit(attempt, encode_locks([NEW])) is None
     assert list(watchdog._held) == [attempt.lease]
+    assert shared[1:] == [attempt.deadline] and shared[0] < shared[1]
+    watchdog.stop()
+
+
+async def test_the_code_of_a_task_notices_the_deadline_itself(redis_url: str, app: Nonet) -> None:
+    """The threads of the watchdog may not have run yet: here they never do."""
+    times: Any = {"worker_ttl": 9, "lock_ttl": 30, "timeout_seconds": 1}
+    watchdog, attempt = Watchdog(Leases(redis_url, "test", "", **times), 15), await fetched(app)
+    attempt.since -= 27.8  # of 30 s, less the margin of 2 s
+    WatchedLeases(app.broker, watchdog, 45, 30).hold(attempt)
+
+    def is_lost() -> bool:
+        with suppress(LeaseLostError):
+            attempt.context.ensure_lease()
+            return False
+        return True
+
+    await until(is_lost, "the deadline has passed")
+    assert (attempt.lost, watchdog.losses) == ("the lease could not be renewed in time", 1)
     watchdog.stop()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import shutil
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -105,6 +106,7 @@ class TaskContext:
     _lost: str | None = None
     _timed_out: TaskTimeoutError | None = None
     _check_lease: Callable[[], None] | None = None
+    _sure_until: float = 0.0
     _spawned = 0
     _read_group: GroupReader | None = None
     _read_inputs: InputReader | None = None
@@ -204,7 +206,7 @@ class TaskContext:
         Example:
             context().ensure_lease()  # before a step that cannot be undone
         """
-        if self._check_lease is not None:
+        if self._check_lease is not None and time.monotonic() >= self._sure_until:
             self._check_lease()
         if self._lost is not None:
             self._ensure_owner()
@@ -232,9 +234,13 @@ class TaskContext:
         """The time limit that this attempt has exceeded, for the framework."""
         return self._timed_out
 
-    def check_lease_with(self, check: Callable[[], None]) -> None:
-        """Called by the framework: set a function that calls `lose_lease` if the lease expired."""
-        self._check_lease = check
+    def check_lease_with(self, check: Callable[[], None], sure_until: float = 0.0) -> None:
+        """Called by the framework: set a function that calls `lose_lease` if the lease expired.
+
+        Args:
+            sure_until: the lease cannot expire before this time (monotonic).
+        """
+        self._check_lease, self._sure_until = check, sure_until
 
     async def checkpoint(self, data: Any) -> None:
         """Save data for the next attempt, which finds it in ``saved``.

@@ -94,9 +94,7 @@ class Runner:
         self._client = client
         self._me = me
         self._cancel_grace = settings.cancel_grace
-        self._concluder = Concluder(
-            client.live_config, settings.message_limit, settings.crash_limit, stores.cipher
-        )
+        self._concluder = Concluder(client)
         self.settler = Settler(broker, stores.rows, stores.cipher)
         self._foreign: set[str] = set()
         self._watchdog = watchdog
@@ -114,28 +112,16 @@ class Runner:
         self._leasing = WatchedLeases(broker, watchdog, settings.lease, settings.lock_ttl)
         self._leftovers = Leftovers(me.slots, self.freed.set, watchdog, broker)
         self.threads = FunctionThreads(min(me.slots, settings.threads), self.freed.set)
-        self._tools = self._tools_with(injector)
+        self._tools = Tools(
+            client, injector, self.threads, self._leasing.readmit, self._leftovers.add
+        )
         self._deaths = ChildDeaths(Events(broker.client, settings.namespace).log)
         self._isolated = self._in(children)
-        self.burials = Burials(
-            self.settler, self._concluder, client.registry, stores.dead_letters, settings.signer()
-        )
+        self.burials = Burials(client, self.settler, self._concluder)
         self.suspects = Suspects(
             me.size,
             lambda: self._in(Children(settings, broker.url, client.middlewares)),
             self._ordinary,
-        )
-
-    def _tools_with(self, injector: Injector) -> Tools:
-        return Tools(
-            self._client,
-            self._client.registry,
-            injector,
-            self.threads,
-            self._client.settings.message_limit,
-            admit=self._leasing.readmit,
-            leave=self._leftovers.add,
-            middlewares=self._client.middlewares,
         )
 
     def _in(self, children: Children) -> Isolated:
@@ -143,7 +129,6 @@ class Runner:
         return Isolated(
             children,
             client=self._client,
-            settings=self._client.settings,
             admit=self._leasing.readmit,
             accuse=partial(self._client.stores.broker.accuse, self._me.id),
             deaths=self._deaths,
@@ -367,7 +352,7 @@ class Runner:
         if attempt.around is not None:
             await attempt.around.close(settlement, error, is_lost=bool(conclusion.lost))
         if attempt.crash is not None:
-            task, middlewares = attempt.running_task(), self._tools.middlewares
+            task, middlewares = attempt.running_task(), self._client.middlewares
             await report_crash(task, middlewares, attempt.crash, settlement)
 
     def _answered(

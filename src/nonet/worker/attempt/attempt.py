@@ -54,16 +54,14 @@ class AttemptContext(TaskContext):
 
     _delivery: Delivery
     _client: Client
-    _limit: int
     _pace: Pace | None = None
     _pass_on: Send | None = None
     _reporting: asyncio.Task[None] | None = None
 
-    def serve_with(self, client: Client, message_limit: int) -> None:
+    def serve_with(self, client: Client) -> None:
         """Enable saving, submitting and reading, in the running event loop."""
         self._client = client
         self.namespace: str = client.namespace
-        self._limit = message_limit
         self._loop = asyncio.get_running_loop()
 
     async def _read_group(self, group: str) -> Sequence[Any]:
@@ -97,9 +95,10 @@ class AttemptContext(TaskContext):
     async def _save(self, data: bytes) -> bool:
         if self.is_encrypted:
             data = encode(self._client.cipher.encrypt(data, self.id, "saved"))
-        if len(data) > self._limit:
+        limit = self._client.settings.message_limit
+        if len(data) > limit:
             raise ValueError(
-                f"the checkpoint has {len(data)} bytes, the limit is {self._limit} "
+                f"the checkpoint has {len(data)} bytes, the limit is {limit} "
                 "(NONET_MESSAGE_LIMIT); save a reference to large data instead"
             )
         return await self._client.stores.broker.checkpoint(self._delivery, data)

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -30,19 +29,18 @@ from nonet.base.messages.message import (
     decode_error,
     open_envelope,
 )
-from nonet.base.messages.signing import Signer
+from nonet.client.client import Client
 from nonet.config.overrides import Effective
 from nonet.operate.new_letters import dead_letter, write
 from nonet.rules.outcomes import End, ErrorSummary, Failed, HandedBack, Outcome, Reason, Settlement
 from nonet.stores.queue.deliveries import Delivery
-from nonet.tasks.registry import Registry
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.beside_slots import Lane
 from nonet.worker.attempt.conclusion import Concluder, Conclusion, effective_now, result_of
 from nonet.worker.attempt.settle import Settler
 
 if TYPE_CHECKING:
-    from nonet.stores.sql.dead_letters import DeadLetters
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -57,28 +55,19 @@ class Burials(Lane):
     """Ends the dying tasks of one worker.
 
     Args:
-        dead_letters: opens the SQL store on first use, so that workers without dead letters need
-            no database.
-        signer: verifies the envelopes.
+        client: opens the SQL store on first use, so that workers without dead letters need no
+            database.
 
     Attributes:
         problem: why SQL did not store the last row, or empty.
     """
 
-    def __init__(
-        self,
-        settler: Settler,
-        concluder: Concluder,
-        registry: Registry,
-        dead_letters: Callable[[], Awaitable[DeadLetters]],
-        signer: Signer,
-    ) -> None:
+    def __init__(self, client: Client, settler: Settler, concluder: Concluder) -> None:
         super().__init__()
+        self._client = client
         self._settler = settler
         self._concluder = concluder
-        self._registry = registry
-        self._dead_letters = dead_letters
-        self._signer = signer
+        self._signer = client.settings.signer()
         self._retry_at = 0.0
         self.problem: str = ""
 
@@ -123,7 +112,7 @@ class Burials(Lane):
         except MalformedMessageError as unread:
             return Failed(unread, Reason.QUARANTINED)
         attempt.describe(envelope)
-        attempt.task_class = self._registry.find(envelope.name)
+        attempt.task_class = self._client.registry.find(envelope.name)
         if attempt.task_class is None and not _gets_row(attempt.delivery):
             return HandedBack(
                 f"a worker does not know {envelope.name}", timedelta(seconds=_RETRY_SECONDS)
@@ -168,13 +157,13 @@ class Burials(Lane):
         policy = effective.retry_policy if effective is not None else None
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                store = await self._dead_letters()
+                store = await self._client.stores.dead_letters()
                 history = await self._settler.broker.history(attempt.delivery.id)
                 letter = dead_letter(
                     attempt.delivery,
                     document,
                     history,
-                    self._registry,
+                    self._client.registry,
                     policy,
                     cipher=self._settler.cipher,
                 )
@@ -187,7 +176,7 @@ class Burials(Lane):
         """Return the options of the class in force now, if this worker knows the class."""
         if attempt.task_class is None:
             return None
-        return effective_now(attempt, attempt.task_class, self._concluder.live_config)
+        return effective_now(attempt, attempt.task_class, self._client.live_config)
 
     async def _put_off(self, attempt: Attempt, error: Exception) -> None:
         """Hand a dying task back; if SQL is unavailable, stop taking others for a while."""

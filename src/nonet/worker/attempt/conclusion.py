@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace as replaced
 
 from nonet.base.messages.documents import concealed
-from nonet.base.messages.encryption import NO_KEYS, Cipher
 from nonet.base.messages.message import ResultDocument, Usage, encode, pack
+from nonet.client.client import Client
 from nonet.client.live import LiveConfig
 from nonet.config.overrides import Effective
 from nonet.rules.outcomes import (
@@ -71,19 +71,9 @@ Ended = Outcome | Conclusion
 
 
 class Concluder(Struct, frozen=True):
-    """Draws conclusions from outcomes.
+    """Draws conclusions from outcomes, with the configuration and the limits of `client`."""
 
-    Attributes:
-        live_config: the configuration in force.
-        message_limit: longest result, in bytes.
-        crash_limit: how many crashes end a task.
-        cipher: encrypts the results of encrypted tasks.
-    """
-
-    live_config: LiveConfig
-    message_limit: int
-    crash_limit: int
-    cipher: Cipher = NO_KEYS
+    client: Client
 
     def conclude(self, attempt: Attempt, ended: Ended) -> Conclusion:
         """Return the conclusion of an attempt from its outcome, unless its child has drawn it.
@@ -105,7 +95,7 @@ class Concluder(Struct, frozen=True):
         effective = None
         if attempt.task_class is not None and isinstance(outcome, Failed | HandedBack):
             # Only these outcomes need the retry policy.
-            effective = effective_now(attempt, attempt.task_class, self.live_config)
+            effective = effective_now(attempt, attempt.task_class, self.client.live_config)
         settlement = decide(
             outcome,
             effective.retry_policy if effective else BaseTask.retry_policy,
@@ -113,18 +103,19 @@ class Concluder(Struct, frozen=True):
             datetime.now(UTC),
             dlq_eligible=bool(effective and effective.dlq_eligible),
             crashes=attempt.delivery.crashes,
-            crash_limit=self.crash_limit,
+            crash_limit=self.client.settings.crash_limit,
             hide=partial(hide, attempt.context.secrets),
         )
         return Conclusion(settlement, usage=usage)
 
     def _document_of(self, attempt: Attempt, value: object, usage: Usage | None) -> bytes:
         """Encode the result of a task that is done, without the value if it cannot be stored."""
-        context, limit = attempt.context, self.message_limit
+        context, cipher = attempt.context, self.client.cipher
+        limit = self.client.settings.message_limit
         try:
             packed = None if value is None else pack(value)
             if context.is_encrypted:
-                packed = self.cipher.encrypt(encode(packed), context.id, "value")
+                packed = cipher.encrypt(encode(packed), context.id, "value")
             full = encode(result_of(attempt, DONE, usage, packed))
         except BaseException as error:  # packing runs code of the value's class
             note = unstorable(error, context.secrets)
@@ -134,7 +125,7 @@ class Concluder(Struct, frozen=True):
             note = too_long(full, limit)
         logger.warning("task %s (%s) is done, but %s", context.id, context.name, note)
         noted = replaced(result_of(attempt, DONE, usage), note=note)
-        return encode(concealed(noted, context.id, self.cipher) if context.is_encrypted else noted)
+        return encode(concealed(noted, context.id, cipher) if context.is_encrypted else noted)
 
 
 def effective_now(attempt: Attempt, task_class: TaskClass, live_config: LiveConfig) -> Effective:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from nonet.base.errors import (
     InvalidArgumentsError,
@@ -40,8 +40,6 @@ from nonet.tasks.execution import TaskContext, enter_context
 from nonet.tasks.injection import Injector
 from nonet.tasks.invoke import invoke
 from nonet.tasks.locks import rate_limited
-from nonet.tasks.middleware import Middlewares
-from nonet.tasks.registry import Registry
 from nonet.tasks.task import BaseTask, task_locks, vo_of
 from nonet.tasks.unique import with_unique_lock
 from nonet.worker.attempt.around import Around
@@ -68,18 +66,14 @@ class Tools(Struct, frozen=True):
             without it.
         obey_seconds: how long code may still run after its cancellation at the hard timeout; None:
             until the fork server kills the process.
-        middlewares: run around the attempt.
     """
 
     client: Client
-    registry: Registry
     injector: Injector
     threads: Executor
-    message_limit: int
     admit: Callable[[Attempt, str], Awaitable[str | None]]
     leave: Callable[[Attempt, Future[Any] | asyncio.Task[Any]], None]
     obey_seconds: float | None = OBEY_SECONDS
-    middlewares: Middlewares = field(default_factory=Middlewares)
 
 
 def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
@@ -89,7 +83,7 @@ def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
     except MalformedMessageError as error:
         return Failed(error, Reason.QUARANTINED)
     attempt.describe(envelope)
-    task_class = attempt.task_class = tools.registry.find(envelope.name)
+    task_class = attempt.task_class = tools.client.registry.find(envelope.name)
     if envelope.version > FORMAT:
         return _handed_on(format_problem(envelope.version))
     if task_class is None:
@@ -104,7 +98,8 @@ def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
     attempt.context.is_made_of(attempt.envelope.args, task_class.cls)
     if envelope.is_step:
         attempt.context.workflow = envelope.id.rpartition(":")[0]
-    attempt.effective = effective_now(attempt, task_class, tools.client.live_config)
+    overrides = tools.client.live_config.overrides
+    attempt.effective = overrides.effective(task_class, attempt.context.vo, attempt.size)
     if envelope.labels:  # context variables travel in them
         enter_carried(envelope.labels)
     return None
@@ -138,7 +133,7 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
     assert task_class is not None  # `identify` hands on the others
     if attempt.delivery.saved and (unreadable := _read_saved(attempt, tools)):
         return unreadable
-    middlewares = tools.middlewares
+    middlewares = tools.client.middlewares
     if middlewares.around_attempt or middlewares.around_thread:
         attempt.around = await Around.open(attempt.running_task(), middlewares)
     attempt.enter()
@@ -240,7 +235,7 @@ async def _call(attempt: Attempt, task: BaseTask, tools: Tools, limits: TimeLimi
     context, task_class = attempt.context, attempt.task_class
     assert task_class is not None
     function: Any = task.execute
-    context.serve_with(tools.client, tools.message_limit)
+    context.serve_with(tools.client)
     enter_context(context)
     timer = None
     if limits.soft is not None:

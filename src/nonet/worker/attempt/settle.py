@@ -194,9 +194,8 @@ class Settler(Struct, frozen=True):
 def is_plain_success(attempt: Attempt, conclusion: Conclusion) -> bool:
     """Whether the attempt has succeeded, and nothing but the answer ``OK`` is left to do."""
     task_class = attempt.task_class
-    return conclusion.settlement.end is End.DONE and not (
-        conclusion.submissions or attempt.left or task_class is None or task_class.cls.durable
-    )
+    is_done = conclusion.settlement.end is End.DONE and not conclusion.submissions
+    return is_done and task_class is not None and not task_class.cls.durable
 
 
 def _log_failure(attempt: Attempt, settlement: Settlement) -> None:

@@ -36,10 +36,11 @@ class WatchedLeases:
         attempt.lease = Lease(
             delivery.id, delivery.gen, delivery.fence, ttl, delivery.stream_key, delivery.entry
         )
-        attempt.context.check_lease_with(partial(self._watchdog.check, attempt.lease))
         attempt.deadline = self._watchdog.hold(
             attempt.lease, attempt.since, attempt.lose, attempt.renewed
         )
+        check = partial(self._watchdog.check, attempt.lease)
+        attempt.context.check_lease_with(check, attempt.deadline)
 
     async def readmit(self, attempt: Attempt, lines: str) -> str | None:
         """Replace the locks of an attempt; see `readmit`."""

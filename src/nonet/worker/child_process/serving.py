@@ -81,13 +81,7 @@ class _Serving:
         number: int,
     ) -> None:
         self._client = app.client
-        settings = app.settings
-        self._concluder = Concluder(
-            self._client.live_config,
-            settings.message_limit,
-            settings.crash_limit,
-            self._client.cipher,
-        )
+        self._concluder = Concluder(app.client)
         self._channel = Channel(FOR_CHILD, self._process)
         self._closed = asyncio.Event()
         self._board = board
@@ -97,15 +91,7 @@ class _Serving:
         self._left_over: set[str] = set()
         self._work: set[asyncio.Task[None]] = set()
         self._tools = Tools(
-            self._client,
-            app.registry,
-            injector,
-            threads,
-            settings.message_limit,
-            self._admit,
-            self._leave_over,
-            obey_seconds=None,
-            middlewares=self._client.middlewares,
+            app.client, injector, threads, self._admit, self._leave_over, obey_seconds=None
         )
 
     async def run(self, connection: socket.socket) -> None:

@@ -22,7 +22,6 @@ from nonet.base.errors import NonetError
 from nonet.base.loop import uncancel
 from nonet.base.messages.message import Usage
 from nonet.client.client import Client
-from nonet.config.settings import Settings
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
 from nonet.telemetry.running_middleware import MOST_SECONDS
 from nonet.telemetry.tracing import current_trace
@@ -61,7 +60,6 @@ class Isolated:
     Args:
         children: the pool of child processes.
         client: stores the progress of attempts.
-        settings: settings of the worker.
         admit: replaces the locks of an attempt, all or none; returns the lock that refused.
         accuse: records in Redis which suspects begin to run.
         deaths: reports children that died.
@@ -71,14 +69,13 @@ class Isolated:
         self,
         children: Children,
         client: Client,
-        settings: Settings,
         admit: Callable[[Attempt, str], Awaitable[str | None]],
         accuse: Callable[[Sequence[str]], Awaitable[None]],
         deaths: ChildDeaths,
     ) -> None:
         self._children = children
         self._client = client
-        self._settings = settings
+        self._settings = client.settings
         self._admit = admit
         self.accuse = accuse
         self._deaths = deaths
@@ -204,7 +201,7 @@ class Isolated:
 
     def report(self, attempt: Attempt, progressed: Progressed) -> None:
         """Store the progress that a child reports."""
-        attempt.context.serve_with(self._client, self._settings.message_limit)
+        attempt.context.serve_with(self._client)
         attempt.context.progress(progressed.fraction, progressed.text)
 
     def stop(
