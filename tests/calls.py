@@ -18,7 +18,7 @@ def whole_row(row: Sequence[str]) -> list[str]:
 
 
 def settle_args(delivery: Sequence[Any], outcome: str, *rest: Any) -> tuple[Any, ...]:
-    """What `settle` takes after its lock TTL for one delivery, as the broker sends it.
+    """What `settle` takes for one delivery, as the broker sends it.
 
     Args:
         delivery: id, gen, fence, stream and entry.
@@ -26,5 +26,5 @@ def settle_args(delivery: Sequence[Any], outcome: str, *rest: Any) -> tuple[Any,
     """
     document, _, _, started, followers, *_ = rest
     if outcome == "done" and started == 1 and not followers:
-        return (1, *delivery, document)
-    return (0, *delivery, outcome, *rest)
+        return (*delivery, "done", document)
+    return (*delivery, "commit" if outcome == "done" else outcome, *rest)

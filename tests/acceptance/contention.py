@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import records
 from acceptance.lock_tasks import lock_of
 from acceptance.site import Site
 from daemons import Daemon
@@ -38,7 +39,7 @@ async def parked(site: Site, lock: str, count: int) -> None:
 async def waits(site: Site, id: str) -> None:
     """Wait until a task was refused its locks."""
     key = site.key(f"t:{id}")
-    await until(lambda: site.redis.hget(key, "state") == "waiting", f"{id} waits")
+    await until(lambda: records.hget(site.redis, key, "state") == "waiting", f"{id} waits")
 
 
 def in_order(site: Site, ids: Iterable[str]) -> list[str]:

@@ -23,6 +23,7 @@ from waits import WAIT_SECONDS, until
 from nonet import BaseTask, Handle, Nonet, Size, TaskFailed
 from nonet.daemon.service import Stop
 from nonet.rules.letters import DeadLetter
+from nonet.stores.connection.redis import with_parts
 from nonet.stores.sql.dead_letters import DeadLetters
 
 NAMESPACE = "acceptance"
@@ -31,11 +32,17 @@ PROBES = "acceptance.probe_tasks"
 STREAM = "tasks:normal:small"
 LEASE = 2.0
 # At once: a pointer without its record is void, a record without its pointer is queued again.
-_QUEUE = """
-redis.call('SET', KEYS[2], ARGV[2])
-local entry = redis.call('XADD', KEYS[3], '*', 'id', ARGV[1], 'gen', '1')
-redis.call('HSET', KEYS[1], 'pointer', ARGV[3] .. ' ' .. entry, unpack(ARGV, 4))
+_QUEUE = with_parts(
+    """-- @include base
+local entry = redis.call('XADD', P .. ARGV[3], '*', 'id', ARGV[1], 'gen', '1')
+local record = {pointer = ARGV[3] .. ' ' .. entry}
+for i = 4, #ARGV, 2 do
+  record[ARGV[i]] = given(ARGV[i + 1])
+end
+records.put(ARGV[1], record, ARGV[2])
+records.write_all()
 """
+)
 LOCK_TTL = 1.0
 # For a test that waits until something ends with its worker, its lock or its leader.
 SHORT = {
@@ -222,12 +229,10 @@ class Site:
         self, id: str | bytes, envelope: bytes, stream: str = STREAM, **fields: Any
     ) -> None:
         """Queue a record with an envelope, and other fields, that no client would make."""
-        name = id.encode() if isinstance(id, str) else id
         record = {"state": "queued", "gen": "1", "name": "?", "stream": "normal:small"}
         record |= {"attempt": 0, "ticket": 1, "group": "", **fields}
-        keys = [self.key("t:").encode() + name, self.key("b:").encode() + name, self.key(stream)]
         pairs = [part for pair in record.items() for part in pair]
-        self.redis.eval(_QUEUE, 3, *keys, id, envelope, stream, *pairs)
+        self.redis.eval(_QUEUE, 1, self.key(""), id, envelope, stream, *pairs)
 
     def quarantined(self) -> list[dict[bytes, bytes]]:
         """What was put aside, oldest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import records
 from acceptance.probe_tasks import Alone, Buried, BuriedFreely, Quick
 from acceptance.site import SHORT, Site, eventually, failure, letters, run, submit_all
 from doors import Door
@@ -82,7 +83,9 @@ async def test_a_worker_killed_between_sql_and_settle_leaves_one_letter(
     async with site.app() as app:
         handle = await app.submit(Buried())
         record = site.key(f"t:{handle}")
-        await until(lambda: site.redis.hget(record, "state") == "dying", "SQL is being written")
+        await until(
+            lambda: records.hget(site.redis, record, "state") == "dying", "SQL is being written"
+        )
         # Whatever the worker sends now hangs; while it is in SQL, it has not sent its settle.
         site.redis.client_pause(60_000, all=False)
         before = await eventually(lambda: letters(mariadb_url))

@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 import pytest
+import records
 from acceptance.failing_tasks import (
     PASSWORD,
     Blabs,
@@ -58,7 +59,7 @@ async def test_a_task_that_waits_for_its_retry_has_the_traceback(site: Site) -> 
     async with site.app() as app:
         handle = await app.submit(WaitsForRetry(SecretStr(PASSWORD)))
         await until(
-            lambda: site.redis.hget(site.key(f"t:{handle}"), "state") == "delayed",
+            lambda: records.hget(site.redis, site.key(f"t:{handle}"), "state") == "delayed",
             "it waits for its retry",
         )
         status = await handle.status()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import msgspec
+import records
 from acceptance.extra_tasks import Newer
 from acceptance.probe_tasks import Gated, Quick
 from acceptance.site import PROBES, Site, failure, run
@@ -19,7 +20,7 @@ async def test_a_task_that_cannot_be_started_holds_up_no_other(site: Site) -> No
     """Unreadable locks end one task; those fetched behind it run once."""
     async with site.app() as app:
         handles = await app.submit_many([Quick(n) for n in range(5)])
-        site.redis.set(site.key(f"l:{handles[1]}"), "M|z")
+        records.hset(site.redis, site.key(f"t:{handles[1]}"), "locks", "M|z")
         worker = site.worker("--concurrency", "10")
         assert (await failure(app, handles[1])).reason == "quarantined"
         assert [await handles[n].result(timeout=WAIT_SECONDS) for n in (0, 2, 3, 4)] == [0, 2, 3, 4]
@@ -67,7 +68,7 @@ async def test_a_registration_wakes_what_waits_for_it(site: Site) -> None:
             await until(partial(site.parked, handle), "it was handed on")
             far = site.redis.zscore(site.key("tasks:delayed"), handle) + 3600e6
             site.redis.zadd(site.key("tasks:delayed"), {handle: far})
-        assert {site.redis.hget(site.key(f"t:{id}"), "handed") for id in handles} == {"1"}
+        assert {records.hget(site.redis, site.key(f"t:{id}"), "handed") for id in handles} == {"1"}
         new = site.worker()
         assert {await handle.result(timeout=WAIT_SECONDS) for handle in handles} == {new.pid}
         assert (await app.doctor()).is_healthy

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import records
 from acceptance.overview_tasks import Cleans, Exports, Kept, Mails, Merges, Poison
 from acceptance.site import Site, eventually, failure, submit_all
 from acceptance.test_dead_letters import BURIALS, OFTEN
@@ -114,7 +115,7 @@ async def hold_for_an_hour(app: Any, id: str) -> None:
 
     await eventually(is_counted)
     client = app.stores.broker.client
-    await client.hincrby(f"{{{app.settings.namespace}}}:t:{id}", "started", -3_600_000_000)
+    await records.hincrby(client, f"{{{app.settings.namespace}}}:t:{id}", "started", -3_600_000_000)
 
 
 async def until_state(app: Any, id: str, state: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import records
 from acceptance.site import SHORT, Site, run
 from acceptance.stubborn_tasks import KINDS, StubbornLoop
 from daemons import Daemon
@@ -88,7 +89,7 @@ async def test_an_operator_sees_code_that_ignores_its_cancellation(site: Site) -
     async with site.app() as app:
         handle, gate = await ignored(site, app, "loop", ["M a"])
         key = next(site.redis.scan_iter(site.key(f"t:{handle}~*")))
-        site.redis.hset(key, "started", 1000)  # as if it had lasted for long
+        records.hset(site.redis, key, "started", 1000)  # as if it had lasted for long
         found = await app.doctor(wait=0)
         (finding,) = [item for item in found.problems if item.what == handle]
         assert "StubbornLoop" in finding.problem and "ignored its cancellation" in finding.problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import records
 from acceptance.contention import scales
 from acceptance.probe_tasks import Quick
 from acceptance.site import SHORT, Site, result_states, submit_all
@@ -11,18 +12,20 @@ from daemons import Daemon
 from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask
+from nonet.stores.connection.redis import with_parts
 
 TASKS = "acceptance.suspect_tasks,acceptance.probe_tasks"
 # Puts a queued task where it would be after the deaths of two workers.
-_STRONG = """
-local prefix, id = KEYS[1], ARGV[1]
-local key, stream = prefix .. 't:' .. id, prefix .. 'tasks:normal:small'
+_STRONG = with_parts(
+    """-- @include base
+local id, stream = ARGV[1], P .. 'tasks:normal:small'
 redis.call('XTRIM', stream, 'MAXLEN', 0)
-local entry = redis.call('XADD', prefix .. 'suspects:normal:small', '*', 'id', id,
-  'gen', redis.call('HGET', key, 'gen'))
-redis.call('HSET', key, 'suspect', 2, 'deaths', 2, 'pointer', 'suspects:normal:small ' .. entry)
-redis.call('SET', prefix .. 'suspected:small', 1)
+local entry = redis.call('XADD', P .. 'suspects:normal:small', '*', 'id', id,
+  'gen', read_record(id).gen)
+change(id, {suspect = 2, deaths = 2, pointer = 'suspects:normal:small ' .. entry})
+redis.call('SET', P .. 'suspected:small', 1)
 """
+)
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +147,9 @@ async def test_nothing_runs_beside_a_suspect_of_two_dead_workers(site: Site) -> 
         worker = site.worker("--concurrency", "4", wait=False)
         before = await app.submit(Waits(first))
         await until(lambda: worker.alive and site.journal("start", id=before), "another one runs")
-        await until(lambda: site.redis.hget(site.key(f"t:{strong}"), "owner"), "it is in hand")
+        await until(
+            lambda: records.hget(site.redis, site.key(f"t:{strong}"), "owner"), "it is in hand"
+        )
         after = await app.submit(Quick())
         assert site.journal("start", id=strong) == []
         site.open(first)

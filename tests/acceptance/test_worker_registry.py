@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import records
 from acceptance.probe_tasks import Gated, Quick
 from acceptance.site import Site, run
 from waits import WAIT_SECONDS, until
@@ -52,7 +53,9 @@ async def test_a_worker_that_cannot_renew_its_registration_stops(site: Site) -> 
         queued = await app.submit(Quick(1))
         assert site.journal("start", id=queued) == []
         await until(
-            lambda: site.redis.hget(site.key(f"t:{running}"), "state") in ("queued", "waiting"),
+            lambda: (
+                records.hget(site.redis, site.key(f"t:{running}"), "state") in ("queued", "waiting")
+            ),
             "what ran was handed back",
         )
         site.redis.delete(key)

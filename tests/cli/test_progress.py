@@ -6,6 +6,7 @@ import asyncio
 import os
 
 import pytest
+import records
 from cli.terminal import TaskRun
 from waits import WAIT_SECONDS
 
@@ -85,7 +86,9 @@ async def test_a_batch_counts_its_items(
 
 async def test_the_doctor_counts_seconds(task_run: TaskRun) -> None:
     """Only a terminal shows that it still works; its result is the same."""
-    task_run.redis.hset("{cli}:t:lost", mapping={"state": "queued", "stream": "normal:small"})
+    records.hset(
+        task_run.redis, "{cli}:t:lost", mapping={"state": "queued", "stream": "normal:small"}
+    )
     ours, theirs = os.openpty()
     process = await asyncio.create_subprocess_exec(
         *(task_run.script("task-run"), "doctor", "--wait", "3", "--json"),

@@ -6,6 +6,8 @@ import base64
 
 import msgspec
 import pytest
+import records
+import redis
 from cli.errands import Add
 from cli.terminal import NAMESPACE, TaskRun
 from waits import WAIT_SECONDS, until
@@ -31,11 +33,17 @@ def envelope(id: str, name: str = "errands:Add", **args: object) -> bytes:
 def queue(task_run: TaskRun, id: str, data: bytes) -> None:
     """A record with an envelope that no client made, and its pointer."""
     key = f"{{{NAMESPACE}}}:"
-    task_run.redis.set(f"{key}b:{id}", data)
     entry = task_run.redis.xadd(STREAM, {"id": id, "gen": "1"})
     fields = {"state": "queued", "gen": "1", "name": "?", "stream": "normal:small"}
     more = {"attempt": 0, "ticket": 1, "group": "", "pointer": f"tasks:normal:small {entry}"}
-    task_run.redis.hset(f"{key}t:{id}", mapping={**fields, **more})
+    records.hset(task_run.redis, f"{key}t:{id}", mapping={**fields, **more, "envelope": data})
+
+
+def envelope_of(task_run: TaskRun, id: str) -> bytes:
+    """The envelope of a task, as it is in Redis."""
+    with redis.Redis.from_url(task_run.environment["NONET_REDIS_URL"]) as client:
+        found: bytes = records.hget(client, f"{{{NAMESPACE}}}:t:{id}", "envelope")
+    return found
 
 
 async def put_aside(task_run: TaskRun, *others: tuple[str, bytes], pointers: int = 0) -> list[str]:
@@ -160,7 +168,7 @@ async def test_an_entry_is_retried_once_the_key_is_there(task_run: TaskRun) -> N
     assert first.json == [{"entry": entry, "id": f"q-{entry}", "created": True}]
     second = await task_run("quarantine", "retry", entry, "--json")
     assert second.json == [{"entry": entry, "id": f"q-{entry}", "created": False}]
-    assert task_run.redis.getrange(f"{{{NAMESPACE}}}:b:q-{entry}", 3, 5) == "new"
+    assert envelope_of(task_run, f"q-{entry}")[3:6] == b"new"
     async with task_run.worker() as app:
         assert await app.result(f"q-{entry}", timeout=WAIT_SECONDS) == 5
         assert await entries(app.stores.quarantine) == []

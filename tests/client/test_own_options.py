@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import records
 import sqlalchemy as sa
 
 from nonet import PREVIOUS, BaseTask, Nonet, Size, Unique, Workflow, chain
@@ -103,7 +104,7 @@ async def test_tasks_of_groups_and_workflows_have_their_options(app: Nonet) -> N
     for id in (f"{group}.0", f"{fired}.callback", f"{run}:0"):
         found = await app.status(id)
         assert (found.state, found.stream) == ("delayed", "realtime:small")
-    terms = await app.broker.client.hget(f"{{test}}:t:{run}:1", "terms")
+    terms = await records.hget(app.broker.client, f"{{test}}:t:{run}:1", "terms")
     assert b"start_by|+60000000|" in (terms or b"")
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import records
 import sqlalchemy as sa
 
 from nonet import BaseTask, InvalidArgumentsError, Nonet, NotFoundError, Size, Workflow, chain
@@ -87,7 +88,7 @@ async def test_a_message_is_signed_and_encrypted_for_its_namespace(app: Nonet) -
     """Signed and encrypted for the other namespace."""
     (handle,) = await app.submit_many([Confiding("lhcb", 7)])
     there = app.client_of("a")
-    data = await there.stores.broker.client.get(f"{{a}}:b:{handle}")
+    data = await records.hget(there.stores.broker.client, f"{{a}}:t:{handle}", "envelope")
     envelope = there.envelopes.decrypted(there.envelopes.read(handle, data))
     assert envelope.args == {"vo": "lhcb", "n": 7}
 

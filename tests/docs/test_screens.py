@@ -16,6 +16,7 @@ from pathlib import Path
 
 import preloaded
 import pytest
+import records
 from daemons import Daemon
 from docs.pages import DOCS
 from servers import RedisServer
@@ -71,7 +72,7 @@ class System:
             self._reach("invoice-7", "running", "SendInvoice --args [7]")
             self._reach("invoice-7-again", "waiting", "SendInvoice --args [7]")
             with self._server.client() as redis:  # only a long wait is a finding
-                redis.hincrby("{screens}:t:invoice-7-again", "since", -60_000_000)
+                records.hincrby(redis, "{screens}:t:invoice-7-again", "since", -60_000_000)
             self._reach("users", "dead", 'ImportUsers --args ["/data/users.csv"]')
             self._reach("archive", "queued", "RenderArchive --args [2025]")
             self._reach("greet-ann", "delayed", 'Greet --args ["ann"] --at 2099-01-01')

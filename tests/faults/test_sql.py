@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+import records
 from acceptance.probe_tasks import BuriedFreely
 from doors import Door
 from faults.fault_tasks import Exhausted, Timed
@@ -50,7 +51,9 @@ async def test_sql_away_when_retries_are_exhausted(
 
 
 def _dying(rig: Rig, ids: list[str]) -> int:
-    return sum(rig.site.redis.hget(rig.site.key(f"t:{id}"), "state") == "dying" for id in ids)
+    return sum(
+        records.hget(rig.site.redis, rig.site.key(f"t:{id}"), "state") == "dying" for id in ids
+    )
 
 
 @pytest.mark.soak

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
+import records
 from acceptance.probe_tasks import Gated
 from acceptance.site import STREAM
 from faults.fault_tasks import Timed
@@ -41,10 +42,10 @@ async def test_stop_with_a_backlog(rig: Rig, scale: Backlog) -> None:
         assert worker.wait() == 1, worker.log[-2000:]
         assert (site.entries(), site.pending()) == (scale.tasks, 0)
         assert site.consumers(site.key(STREAM)) == set()
-        records = [site.redis.hgetall(site.key(f"t:{id}")) for id in ids]
-        states = Counter((record["state"], record.get("attempt", "0")) for record in records)
+        found = [records.paired(records.hgetall(site.redis, site.key(f"t:{id}"))) for id in ids]
+        states = Counter((record["state"], record.get("attempt", "0")) for record in found)
         assert states == {("queued", "0"): scale.tasks}
-        assert not any(record.get("deaths") for record in records)
+        assert not any(record.get("deaths") for record in found)
         assert len(site.journal("start")) == scale.slots
         site.open(gate)
         site.worker("--concurrency", str(scale.slots))

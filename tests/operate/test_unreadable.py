@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import records
 from stores.beats import Reports, leases_of
 from stores.namespace.test_periodic import NOON, change
 
@@ -254,16 +255,16 @@ async def test_a_malformed_value_is_no_error(nonet: Nonet, value: bytes) -> None
 async def test_a_malformed_record_of_a_running_task_hides_no_other(nonet: Nonet) -> None:
     """Whatever field it is in; a question for that task alone is refused or answered."""
     client, key = nonet.broker.client, f"{PREFIX}t:running"
-    for field, value in (await client.hgetall(key)).items():
+    for field, value in records.paired(await records.hgetall(client, key)).items():
         for other in (b"x", b"\xff"):
-            await client.hset(key, field, other)
+            await records.hset(client, key, field, other)
             rows = await READERS["tasks"](nonet.stores)
             assert {"waits", "later"} <= {row.id for row in rows}, (field, other)
             await nonet.overview()
             await nonet.doctor(wait=0)
             with suppress(NonetError):
                 await nonet.status("running")
-        await client.hset(key, field, value)
+        await records.hset(client, key, field, value)
 
 
 async def test_a_malformed_session_is_over(nonet: Nonet) -> None:
@@ -301,8 +302,8 @@ async def test_the_doctor_says_how_to_delete_an_entry(nonet: Nonet) -> None:
 async def test_a_record_in_an_unknown_state_hides_no_other(nonet: Nonet) -> None:
     """It is left out of the list of live tasks."""
     client = nonet.broker.client
-    await client.hset(
-        f"{PREFIX}t:odd", mapping={"state": "x", "gen": "1", "stream": "normal:small"}
+    await records.hset(
+        client, f"{PREFIX}t:odd", mapping={"state": "x", "gen": "1", "stream": "normal:small"}
     )
     await client.zadd(f"{PREFIX}tasks:delayed", {"odd": 1e15})
     page = await nonet.client.list_tasks()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import records
 from waits import WAIT_SECONDS
 
 from nonet import CatchUp, IntervalSecondsSchedule, Nonet, Overlap, PeriodicBaseTask, Size
@@ -190,7 +191,7 @@ async def test_overlap_follows_the_locks_of_the_task(rig: Rig) -> None:
     running, _ = await rig.app.broker.fetch("small-a", "small", 10)
     started = round((START + timedelta(seconds=10)).timestamp() * 1_000_000)
     for delivery in running:
-        await rig.app.broker.client.hset(f"{{test}}:t:{delivery.id}", "started", started)
+        await records.hset(rig.app.broker.client, f"{{test}}:t:{delivery.id}", "started", started)
     await rig.tick(loop, 20)
     found = await rig.store.statuses()
     counts = {item.task[-6:]: (item.fired, item.skipped) for item in found}

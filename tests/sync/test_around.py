@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import records
 import redis
 from sync.sync_tasks import Add
 
@@ -32,7 +33,7 @@ class Notes(Middleware):
 def stored(url: str, id: str) -> bytes:
     """The envelope of a task, as it is in Redis."""
     with redis.Redis.from_url(url) as client:
-        value: bytes = client.get(f"{{nonet}}:b:{id}") or b""
+        value: bytes = records.hget(client, f"{{nonet}}:t:{id}", "envelope") or b""
     return value
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import records
 from clients import broker_at
 from servers import RedisServer
 from topologies.valkey import ValkeyServer
@@ -98,7 +99,7 @@ async def test_unconfirmed_locks_are_not_granted(pair: Pair, broker: Broker) -> 
     assert len(await broker.disown("w", "small", [plain])) == 1
     pair.freeze()
     assert (await broker.fetch("w", "small", 2))[0] == []
-    put_back = await broker.client.hmget("{test}:t:a", "state", "blocker", "attempt")
+    put_back = await records.hmget(broker.client, "{test}:t:a", "state", "blocker", "attempt")
     assert put_back == [b"waiting", b"too few replicas of Redis confirm its locks", None]
     assert not await broker.client.keys("{test}:lock:*")
     with pytest.raises(NotConfirmedError, match="locks"):

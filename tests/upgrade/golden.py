@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import UUID
 
+import records
 from clients import broker_at
 from msgspec.structs import replace
 
@@ -204,6 +205,7 @@ async def snapshot(broker: Broker) -> dict[str, dict[str, str]]:
     found = {}
     for key in await broker.client.keys(f"{broker.prefix}*"):
         kind = (await broker.client.type(key)).decode()
+        kind = "record" if key.startswith(f"{broker.prefix}t:".encode()) else kind
         value = await READERS[kind](broker.client, key)
         name = key.decode().removeprefix(broker.prefix)
         told = {readable(field): readable(text) for field, text in value}
@@ -229,6 +231,11 @@ async def _of_string(client: Any, key: bytes) -> list[tuple[Any, Any]]:
     return [("", await client.get(key))]
 
 
+async def _of_record(client: Any, key: bytes) -> list[tuple[Any, Any]]:
+    found = records.paired(await records.hgetall(client, key.decode()))
+    return [*sorted(found.items()), ("", await records.hget(client, key.decode(), "envelope"))]
+
+
 async def _of_list(client: Any, key: bytes) -> list[tuple[Any, Any]]:
     return list(enumerate(await client.lrange(key, 0, -1)))
 
@@ -247,6 +254,7 @@ async def _of_zset(client: Any, key: bytes) -> list[tuple[Any, Any]]:
 
 
 READERS: dict[str, Callable[[Any, bytes], Awaitable[list[tuple[Any, Any]]]]] = {
+    "record": _of_record,
     "string": _of_string,
     "list": _of_list,
     "hash": _of_hash,

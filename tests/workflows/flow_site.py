@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import records
 import redis
 from workflows.flow_tasks import Noop
 
@@ -93,8 +94,7 @@ class FlowSite:
 
     def record(self, id: str) -> dict[str, str]:
         """The record of a task."""
-        found: dict[str, str] = self.redis.hgetall(f"{P}t:{id}")
-        return found
+        return records.paired(records.hgetall(self.redis, f"{P}t:{id}"))
 
     def states(self, workflow: str) -> dict[str, str]:
         """The state of each step: waiting, ready, or how its task has ended; by place."""
@@ -102,10 +102,10 @@ class FlowSite:
             pipe.hkeys(f"{P}f:{workflow}:graph").hgetall(f"{P}f:{workflow}:results")
             places, results = pipe.execute()
             for place in places:
-                pipe.hmget(f"{P}t:{workflow}:{place}", "state", "blocked")
-            records = dict(zip(places, pipe.execute(), strict=True))
+                records.hmget(pipe, f"{P}t:{workflow}:{place}", "state", "blocked")
+            answers = pipe.execute()
         found = {}
-        for place, (state, blocked) in records.items():
+        for place, (state, blocked) in zip(places, answers, strict=True):
             ended = results.get(place, "").partition("|")[0]
             assert not (state and ended), f"{place} has ended as {ended} and is {state}"
             assert state or ended, f"{place} is gone"
@@ -154,4 +154,6 @@ async def walk_later(flows: FlowSite) -> None:
         for key in flows.keys("[tf]:*"):
             if flows.redis.type(P + key) == "hash" and flows.redis.hexists(P + key, "missing"):
                 flows.redis.hset(P + key, "missing", 1)
+            elif key.startswith("t:") and records.hget(flows.redis, P + key, "missing"):
+                records.hset(flows.redis, P + key, "missing", 1)
     await flows.walk()

@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
+import records
 from workflows.flow_site import WORKER, FlowSite, P
 from workflows.flow_tasks import Late, Noop, Rated
 
@@ -65,18 +66,18 @@ async def disowned(flows: FlowSite) -> None:
 
 
 async def late_at_a_promotion(flows: FlowSite) -> None:
-    flows.redis.hset(f"{P}t:w:0", "start_by", "1|")
+    records.hset(flows.redis, f"{P}t:w:0", "start_by", "1|")
     flows.redis.zadd(f"{P}deadlines", {"w:0": 1})
     await flows.app.broker.promote()
 
 
 async def late_at_a_fetch(flows: FlowSite) -> None:
-    flows.redis.hset(f"{P}t:w:0", "start_by", "1|")
+    records.hset(flows.redis, f"{P}t:w:0", "start_by", "1|")
     assert await flows.fetch() == []
 
 
 async def late_with_a_row(flows: FlowSite) -> None:
-    flows.redis.hset(f"{P}t:w:0", "start_by", "1|1")
+    records.hset(flows.redis, f"{P}t:w:0", "start_by", "1|1")
     flows.redis.zadd(f"{P}deadlines", {"w:0": 1})
     await flows.app.broker.promote()
     flows.redis.hset(f"{P}leader", mapping={"owner": "o", "term": "7", "expiry": 2**52})
@@ -85,7 +86,7 @@ async def late_with_a_row(flows: FlowSite) -> None:
 
 
 async def quarantined(flows: FlowSite) -> None:
-    flows.redis.set(f"{P}b:w:0", "garbage")
+    records.hset(flows.redis, f"{P}t:w:0", "envelope", "garbage")
     (delivery,) = await flows.fetch()
     await flows.app.broker._end_damaged(
         *(delivery.id, delivery.gen, delivery.fence, delivery.stream_key, delivery.entry, "bad")

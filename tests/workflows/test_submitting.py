@@ -7,6 +7,7 @@ from datetime import timedelta
 from unittest.mock import Mock
 
 import pytest
+import records
 from stores.beats import beat
 from workflows.flow_site import WORKER, FlowSite, P, submitted, workflow_of
 from workflows.flow_tasks import Add, Guarded, Late, Noop, Only
@@ -95,7 +96,7 @@ async def test_the_id_of_a_task_is_refused(flows: FlowSite, id: str) -> None:
     await Noop().schedule(id=id)
     with pytest.raises(ConflictError, match=f"another task has the id {id};"):
         await submitted("- | s0")
-    assert flows.keys("*w:[0-9]*") + flows.keys("[fm]:*") == ([f"b:{id}", f"t:{id}"] * (id != "w"))
+    assert flows.keys("*w:[0-9]*") + flows.keys("[fm]:*") == ([f"t:{id}"] * (id != "w"))
     assert flows.redis.zcard(f"{P}workflows:building") == 0
 
 
@@ -169,7 +170,7 @@ async def test_a_deadline_counts_from_the_release(flows: FlowSite) -> None:
     await flows.settle(delivery)
     deadline = flows.redis.zscore(f"{P}deadlines", "w:1")
     assert earliest <= deadline / 1e6 <= (await now()).timestamp() + Late.start_by
-    flows.redis.hset(f"{P}t:w:1", "start_by", "1|")
+    records.hset(flows.redis, f"{P}t:w:1", "start_by", "1|")
     flows.redis.zadd(f"{P}deadlines", {"w:1": 1})
     await flows.app.broker.promote()
     assert flows.states("w") == {"0": "done", "1": "expired", "2": "cancelled"}

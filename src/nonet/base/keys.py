@@ -26,13 +26,12 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
                                     year 2200
     deadlines               ZSET    id → latest start (µs)
     expired                 ZSET    id → same, of dying tasks that were not started in time
-    t:ID                    HASH    the record: small fields. A hold has one, too, and so has (as
-                                    ID~FENCE) code that ignores its cancellation. Missing fields
-                                    mean: no attempt used, in no group, ticket equal to gen, the
-                                    entry of its creation (lib/record); no v: format 1
-                                    (nonet.formats)
-    b:ID                    STRING  the envelope; it never changes
-    l:ID                    STRING  the locks, one line each (see locks.encode_locks)
+    t:ID                    STRING  the record, with the locks and the envelope (lib/plain). A hold
+                                    has one, too, and so has (as ID~FENCE) code that ignores its
+                                    cancellation. Missing fields mean: no attempt used, in no
+                                    group, ticket equal to gen, the entry of its creation; no v:
+                                    format 1 (nonet.formats)
+    b:ID                    STRING  an envelope of more than 1 KiB; it never changes
     h:ID                    LIST    error documents of the last 20 failed attempts
     e:ID                    STRING  error document of a dying task
     c:ID                    STRING  checkpoint: data that an attempt saved for the next one

@@ -115,7 +115,7 @@ def test_a_healthy_namespace_has_no_finding(row: list[Any]) -> None:
         (["orphan", "a"], "no record"),
         (["part", "{n}:b:a"], "no record"),
         (["lasting", "{n}:r:a"], "never expires"),
-        (["type", "{n}:t:a", "string"], "wrong type for its name"),
+        (["type", "{n}:t:a", "hash"], "wrong type for its name"),
         (["unknown", "{n}:odd"], "not a key of Nonet"),
     ],
 )
@@ -132,7 +132,7 @@ REDIS_CLI = 'redis-cli -u "$NONET_REDIS_URL"'
     ("key", "hint"),
     [
         ("{n}:t:a", f"end its task: {REDIS_CLI} DEL '{{n}}:t:a'"),
-        ("{n}:l:w:0", f"end its task: {REDIS_CLI} DEL '{{n}}:t:w:0' '{{n}}:l:w:0'"),
+        ("{n}:e:w:0", f"end its task: {REDIS_CLI} DEL '{{n}}:t:w:0' '{{n}}:e:w:0'"),
         ("{n}:tasks:delayed", f"delete it: {REDIS_CLI} DEL '{{n}}:tasks:delayed'"),
         ("{n}:paused", f"delete it: {REDIS_CLI} DEL '{{n}}:paused'"),
     ],

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 
 import pytest
+import records
 from clients import broker_at
 from stores.beats import beat, lease_of
 from waits import WAIT_SECONDS
@@ -163,7 +164,7 @@ async def test_a_task_waits_for_locks_since_a_time_that_has_come(site: Site) -> 
     await site.submit("waits", lock)
     assert await site.fetch() == []
     await site.correct(HOUR)
-    since = await site.broker.client.hget("{test}:t:waits", "since")
+    since = await records.hget(site.broker.client, "{test}:t:waits", "since")
     now = microseconds(await site.broker.logical_now())
     assert now - WAIT_SECONDS * 1e6 < int(since) <= now
 
@@ -179,7 +180,7 @@ async def test_a_deadline_by_the_wrong_time_is_not_late(site: Site) -> None:
     client = site.broker.client
     for id in ("early", "wrong"):
         deadline = int(await client.zscore("{test}:deadlines", id))
-        assert await client.hget(f"{{test}}:t:{id}", "start_by") == f"{deadline}|".encode()
+        assert await records.hget(client, f"{{test}}:t:{id}", "start_by") == f"{deadline}|".encode()
         assert abs(deadline - microseconds(before + 2 * HOUR)) < 60e6
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+import records
 from clients import broker_at
 from stores.beats import beat
 
@@ -118,7 +119,7 @@ async def test_an_emptied_redis_rests_its_locks(broker: Broker) -> None:
     assert await fetched(broker) == ["free", "limited"]
     assert broker.epoch.since > first
     assert await withheld_seconds(broker) == 30
-    assert await broker.client.hget("{test}:t:locked", "state") == b"waiting"
+    assert await records.hget(broker.client, "{test}:t:locked", "state") == b"waiting"
     why = explain(await TaskFacts(broker.client, "test").read("locked"))
     assert why.cause == "withheld" and "Redis has lost its data" in why.text
     answer, detail = await broker.hold("hold-1", encode_locks([MutexLock("job", 8)]))

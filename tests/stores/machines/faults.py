@@ -72,13 +72,16 @@ QUEUE = (
     Fault("fence-reset", "local last_fence, started = 0, digits(now)"),
     Fault("garbage-dropped", "return drop(key, entry)"),
     Fault("known-id", "if redis.call('EXISTS', P .. 'r:' .. id) > 0 then", "live"),
-    Fault("known-id", "if redis.call('EXISTS', P .. 't:' .. id) > 0 then", "ended"),
-    Fault("plain-known-id", "if not is_plain then"),
+    Fault("known-id", "if records.has(id) then", "ended"),
+    Fault("new-unchecked", "return true"),
     Fault("priority-order", "local PRIORITIES = {'normal', 'realtime', 'background'}"),
     Fault("running-handed-over", "then"),
     Fault("saved-not-sent", "'', record.crashes or '0', record.suspect or '0',"),
     Fault("slots-exceeded", "local wanted = looks"),
-    Fault("unusual-taken-for-plain"),
+    Fault(
+        "unusual-taken-for-plain",
+        "if not text or string.gsub(string.sub(text, 1, #head), '%+', ' ') ~= head then",
+    ),
     Fault("void-pointer", "if not record.gen or is_taken"),
     # Settling and cancelling
     Fault("cancel-not-ordered"),
@@ -94,7 +97,7 @@ QUEUE = (
     Fault("repeat-refused", f"{_SAME_REPLY} then", "end"),
     Fault(
         "retry-counts-twice",
-        "redis.call('HSET', key, 'settled', fence, 'attempt', 2 + (record.attempt or 0),",
+        "change(id, {settled = fence, attempt = 2 + (record.attempt or 0), error = delivery.text},",
     ),
     Fault("retry-delay-ignored", "requeue(id, state, record.stream, tonumber(delivery.gen), now)"),
     Fault(
@@ -102,7 +105,7 @@ QUEUE = (
         "local AT_REST = {queued = true, delayed = true, waiting = true, running = true}",
     ),
     # Ending
-    Fault("error-kept", "redis.call('DEL', P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id,"),
+    Fault("error-kept", "redis.call('DEL',"),
     Fault("history-kept", "P .. 'c:' .. id)"),
     Fault(
         "id-forgotten",
@@ -111,7 +114,6 @@ QUEUE = (
     ),
     Fault("plain-end-kept"),
     Fault("plain-end-uncounted"),
-    Fault("plain-locks-kept", "gone[at + 1], gone[at + 2] = P .. 't:' .. id, P .. 'b:' .. id"),
     Fault(
         "result-forgotten-early",
         "has_results, kept_ms, ended_at = ttl > 0, digits(math.min(ttl, dedup)), digits(now)",
@@ -126,7 +128,7 @@ QUEUE = (
     Fault("innocent-blamed", "if redis.call('SISMEMBER', accused, id) == 1 then"),
     Fault(
         "promoted-early",
-        "for _, id in ipairs(redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now + 2e6))) do",
+        "local due = redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now + 2e6))",
     ),
     Fault("requeue-keeps-generation", "gen = digits(gen)"),
     Fault("robbed-not-requeued"),
@@ -160,7 +162,8 @@ ORDER = (
 ELSEWHERE = (
     Fault("fence-unchecked", "if record.gen ~= delivery.gen then"),
     Fault(
-        "plain-fence-unchecked", "if record.gen ~= gen or record.held or not is_plain(record) then"
+        "plain-fence-unchecked",
+        "if not text or string.sub(text, 1, 8 + #gen) ~= string.sub(head, 1, 8 + #gen) then",
     ),
     Fault("child-uncounted"),
     Fault("empty-group-never-fires"),
@@ -193,7 +196,7 @@ FIRST_ONLY = Fault("first-only", "if false then")
 BUDGET_REST = Fault("budget-rest", "local had_all = tick_offers")
 REMOVES_FIRST = Fault(
     "removes-first",
-    "redis.call('ZREM', due_key, id) redis.call('DEL', P .. 't:' .. id) "
+    "redis.call('ZREM', due_key, id) records.drop({id}) "
     "local pointer = enqueue(kind, id, stream, gen)",
 )
 

@@ -848,8 +848,6 @@ class QueueMachine(Machine):
         """What belongs to a record is there, and nothing of records that are gone."""
         parts: dict[str, int] = {}
         for id, task in self.model.tasks.items():
-            parts[f"b:{id}"] = 1
-            parts |= {f"l:{id}": 1} if task.lines else {}
             parts |= {f"h:{id}": task.errors} if task.errors else {}
             parts |= {f"e:{id}": 1} if task.document is not None else {}
             parts |= {f"c:{id}": 1} if task.saved else {}

@@ -14,7 +14,7 @@ from typing import Any
 
 import redis
 
-from nonet.stores.connection.redis import script
+from nonet.stores.connection.redis import script, with_parts
 
 PREFIX = "{m}:"
 SCRIPTS = (
@@ -26,8 +26,9 @@ SCRIPTS = (
 )
 MARKED_LINE = re.compile(r"^.*-- fault: ([a-z-]+)$", re.MULTILINE)
 
-SNAPSHOT = r"""
-local P = KEYS[1]
+SNAPSHOT = with_parts(
+    r"""
+-- @include base flat
 local out = {records = {}, streams = {}, results = {}, parts = {},
   grouped = {}, ranks = {}, queues = {}, writers = {}}
 -- Documents that scripts make are bytes.
@@ -57,7 +58,7 @@ for _, key in ipairs(redis.call('KEYS', P .. '*')) do
   local name = string.sub(key, #P + 1)
   local head, rest = string.match(name, '^(%a+):(.*)$')
   if head == 't' then
-    out.records[rest] = redis.call('HGETALL', key)
+    out.records[rest] = flat(rest, 0)
   elseif (head == 'tasks' and rest ~= 'delayed') or head == 'woken' or head == 'suspects'
     or head == 'burials' then
     out.streams[name] = entries_of(key, name)
@@ -73,7 +74,7 @@ for _, key in ipairs(redis.call('KEYS', P .. '*')) do
     out.ranks[rest] = redis.call('ZRANGE', key, 0, -1)
   elseif head == 'r' then
     out.results[rest] = text_of(redis.call('GET', key))
-  elseif head == 'b' or head == 'l' or head == 'e' or head == 'c' then
+  elseif head == 'b' or head == 'e' or head == 'c' then
     out.parts[name] = 1
   elseif head == 'h' then
     out.parts[name] = redis.call('LLEN', key)
@@ -89,6 +90,7 @@ out.tenants = redis.call('HGETALL', P .. 'active:tenants')
 out.quarantined = redis.call('XLEN', P .. 'quarantine')
 return cjson.encode(out)
 """
+)
 
 # Put before a script: after KEYS[3] calls nothing has an effect, as if the server had been killed.
 CUT = """

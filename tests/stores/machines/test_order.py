@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import records
 from calls import settle_args
 from hypothesis import HealthCheck, Phase, example, given, seed, settings, strategies as st
 from servers import RedisServer
@@ -148,7 +149,7 @@ class Race:
     def woken_rivals(self) -> list[str]:
         with self.site.client.pipeline(transaction=False) as pipe:
             for id in self.waiting:
-                pipe.hmget(f"{PREFIX}t:{id}", "state", "since")
+                records.hmget(pipe, f"{PREFIX}t:{id}", "state", "since")
             states = pipe.execute()
         return [
             id
@@ -157,7 +158,7 @@ class Race:
         ]
 
     def is_unread(self, id: str) -> bool:
-        return bool(self.site.client.hget(f"{PREFIX}t:{id}", "state") == "queued")
+        return bool(records.hget(self.site.client, f"{PREFIX}t:{id}", "state") == "queued")
 
     def end(self, row: list[str]) -> None:
         args = settle_args(row[:5], "done", "", "", 0, 1, 0)

@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+import records
 from servers import RedisServer
 from stores.queue.test_broker import fetch, fetch_one, in_an_hour, record, task
 from waits import WAIT_SECONDS, until
@@ -183,7 +184,7 @@ class TestNotice:
         await broker.submit([task("a")])
         waiting = asyncio.create_task(results.wait("a", 600))
         with redis_server.client() as client:
-            await until(lambda: client.hget("{test}:t:a", "waited"), "a client waits")
+            await until(lambda: records.hget(client, "{test}:t:a", "waited"), "a client waits")
         await cancellation.cancel(["a"], WHO, "not needed")
         ended = await asyncio.wait_for(waiting, WAIT_SECONDS)
         assert ended is not None and ended.document is not None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import records
 from clients import broker_at
 from servers import RedisServer
 from shell import paste
@@ -110,16 +111,16 @@ def other_type(key: str) -> Damage:
 
 async def point_again(redis: Any) -> None:
     """To the task `queued`, from a second and a third stream."""
-    gen = await redis.hget("{test}:t:queued", "gen")
+    gen = await records.hget(redis, "{test}:t:queued", "gen")
     for name in ("tasks:realtime:large", "woken:normal:small"):
         await redis.xadd(f"{{test}}:{name}", {"id": "queued", "gen": gen})
 
 
 async def point_to_delayed(redis: Any) -> None:
     """To the delayed task, with its own pointer."""
-    gen = await redis.hget("{test}:t:d", "gen")
+    gen = await records.hget(redis, "{test}:t:d", "gen")
     entry = await redis.xadd("{test}:tasks:normal:small", {"id": "d", "gen": gen})
-    await redis.hset("{test}:t:d", "pointer", b"tasks:normal:small " + entry)
+    await records.hset(redis, "{test}:t:d", "pointer", b"tasks:normal:small " + entry)
 
 
 async def lose_stream(redis: Any) -> None:
@@ -170,7 +171,7 @@ async def test_a_running_task_needs_no_entry(broker: Broker, redis_url: str) -> 
     await busy(broker, redis_url)
     await lose_stream(broker.client)
     now = (await broker.logical_now()).timestamp()
-    await broker.client.hset("{test}:t:r", "kept", str(round(now * 1e6)))
+    await records.hset(broker.client, "{test}:t:r", "kept", str(round(now * 1e6)))
     found = [finding.what for finding in await findings(broker) if finding.kind == "task"]
     assert "r" not in found and "queued" in found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import records
 from stores.beats import beat, lease_of
 
 from nonet.rules.limit_changes import EffectiveLimit
@@ -167,7 +168,7 @@ async def test_a_waiter_made_impossible_ends(broker: Broker, limits: Limits, ter
     await limits.publish(term, {rate: Limit(3, 600)}, WHO)
     await broker.promote(term)
     assert await broker.fetch("small-a", "small", 9) == ([], False)  # its burial has no room
-    assert not await broker.client.hget("{test}:t:b", "places"), "it stands in no queue"
+    assert not await records.hget(broker.client, "{test}:t:b", "places"), "it stands in no queue"
     (delivery,) = await fetch(broker)
     assert (delivery.id, delivery.state, delivery.reason) == ("b", "dying", "limit-impossible")
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import records
 import redis.asyncio
 from clients import broker_at
 from stores.beats import lease_of, leases_of
@@ -227,15 +228,15 @@ async def test_a_reader_waits_for_an_earlier_writer(bench: Bench) -> None:
 async def test_a_lock_of_a_lost_attempt_is_named_so(bench: Bench) -> None:
     """A release drops it, and leaves the task, which was reclaimed meanwhile, alone."""
     await bench.run("a", MUTEX)
-    await bench.client.hset("{test}:t:a", "gen", "1")
+    await records.hset(bench.client, "{test}:t:a", "gen", "1")
     await bench.park("b")
     found = await bench.explain("b")
     assert "a lost attempt of task a (p:T). The lock expires in " in found.text
     assert not found.holders[0].is_live
-    before = await bench.client.hgetall("{test}:t:a")
+    before = await records.hgetall(bench.client, "{test}:t:a")
     done = await bench.board.release(NAME, WHO)
     assert [item.is_live for item in done.voided] == [False]
-    assert await bench.client.hgetall("{test}:t:a") == before
+    assert await records.hgetall(bench.client, "{test}:t:a") == before
 
 
 async def test_a_hold_is_named_by_its_process(bench: Bench) -> None:
@@ -294,7 +295,7 @@ async def test_delayed_tasks_say_until_when(bench: Bench) -> None:
 async def test_a_due_task_needs_a_promoter(bench: Bench) -> None:
     """Without a scheduler and workers no process moves it."""
     await bench.submit("late", due=1)
-    await bench.client.hset("{test}:t:late", mapping={"state": "delayed", "ticket": "1"})
+    await records.hset(bench.client, "{test}:t:late", mapping={"state": "delayed", "ticket": "1"})
     await bench.client.zadd("{test}:tasks:delayed", {"late": 1})
     assert (await bench.explain("late")).cause == "promoter"
     bench.beat()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import records
 
 from nonet.base.messages.formats import FORMAT
 from nonet.stores.namespace.controls import Controls
@@ -50,9 +51,9 @@ async def start(broker: Broker, *, ago: timedelta = timedelta(0), retried: bool 
     """Let a worker have what is queued, as if it had begun some time ago."""
     (delivery,), _ = await broker.fetch("small-a", "small", 1)
     if ago:
-        since = int(await broker.client.hget(f"{{test}}:t:{delivery.id}", "started"))
+        since = int(await records.hget(broker.client, f"{{test}}:t:{delivery.id}", "started"))
         since -= ago // timedelta(microseconds=1)
-        await broker.client.hset(f"{{test}}:t:{delivery.id}", "started", since)
+        await records.hset(broker.client, f"{{test}}:t:{delivery.id}", "started", since)
     if retried:
         await broker.settle(delivery, "retry", b"error", delay=timedelta(hours=1))
 
@@ -166,7 +167,7 @@ async def test_a_begun_occurrence_remains(
     for number, entry in enumerate("ef"):
         await periodic.fire(term, entry, LATER, occurrence(number))
         if is_newer:
-            await broker.client.hset(f"{{test}}:t:p-{number}", "v", FORMAT + 1)
+            await records.hset(broker.client, f"{{test}}:t:p-{number}", "v", FORMAT + 1)
         else:
             await start(broker, retried=entry == "f")
     turned = change("turn", "f", prints=("s", "b"), last=LATER, again=NOON)

@@ -153,9 +153,3 @@ async def test_the_last_report_is_followed_once(
     seen += [item async for item in reports]
     said = [(item.fraction, item.text) for item in seen]
     assert said == list(dict.fromkeys([(0.3333, "half"), (share, text)]))
-
-
-async def test_the_record_stays_compact(broker: Broker, delivery: Delivery) -> None:
-    """A longer text than 64 bytes would make the record cost much more."""
-    await broker.report_progress(delivery, 1 / 3, "x" * 60)
-    assert await broker.client.object("ENCODING", "{test}:t:a") == b"listpack"

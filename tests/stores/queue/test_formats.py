@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import records
 from stores.queue.test_broker import lapse, record
 
 from nonet.base.keys import prefix
@@ -60,18 +61,21 @@ def test_the_problem_fits_into_a_record(format: int) -> None:
 async def test_a_newer_task_is_handed_on_unchanged(broker: Broker) -> None:
     """It gets no lock and uses no attempt."""
     await submit(broker, "a", locks=LOCKS)
-    before, envelope = await record(broker, "a"), await broker.client.get(f"{P}b:a")
+    before, envelope = (
+        await record(broker, "a"),
+        await records.hget(broker.client, f"{P}t:a", "envelope"),
+    )
     for _ in range(3):
         assert await take(broker) == []
         await make_due(broker, "a")
     after = await record(broker, "a")
     names = ("v", "name", "stream")
     assert [after[name] for name in names] == [before[name] for name in names]
-    assert await broker.client.get(f"{P}b:a") == envelope
+    assert await records.hget(broker.client, f"{P}t:a", "envelope") == envelope
     assert (after["state"], after["handed"], after.get("attempt")) == ("queued", "3", None)
-    assert await broker.client.get(f"{P}l:a") == LOCKS.encode()
+    assert await records.hget(broker.client, f"{P}t:a", "locks") == LOCKS.encode()
     assert await broker.client.keys(f"{P}lock:*") == []
-    await broker.client.hdel(f"{P}t:a", "v")  # newer code
+    await records.hdel(broker.client, f"{P}t:a", "v")  # newer code
     assert await take(broker) == ["a"]
 
 
@@ -111,7 +115,7 @@ async def test_a_newer_task_is_not_cancelled_at_once(broker: Broker) -> None:
     assert (await record(broker, "a"))["state"] == "delayed"
     await broker.promote()  # at once: it need not wait for its time
     assert (await record(broker, "a"))["state"] == "queued"
-    await broker.client.hdel(f"{P}t:a", "v")
+    await records.hdel(broker.client, f"{P}t:a", "v")
     assert await take(broker) == []
     assert (await broker.client.get(f"{P}r:a")).startswith(b"cancelled|")
 
@@ -130,7 +134,9 @@ async def test_a_newer_task_of_a_dead_worker_is_queued_again(broker: Broker, can
     """However many workers died with it, and also if it was cancelled."""
     await broker.submit([Submission("a", "x:T", "normal:small", b"?")])
     deliveries, _ = await broker.fetch("small-gone", "small", 1)
-    await broker.client.hset(f"{P}t:a", mapping={"v": FORMAT + 1, "deaths": 1000, "cancel": cancel})
+    await records.hset(
+        broker.client, f"{P}t:a", mapping={"v": FORMAT + 1, "deaths": 1000, "cancel": cancel}
+    )
     await lapse(broker, deliveries[0])
     assert (await broker.reclaim("small-a1", "small", new_cursors()))[0] == 1
     after = await record(broker, "a")
@@ -142,7 +148,7 @@ async def test_a_newer_dying_task_stays_dying(broker: Broker) -> None:
     await submit(broker, "a")
     (delivery,) = (await broker.fetch("small-a1", "small", 1))[0] or [None]
     assert delivery is None
-    await broker.client.hset(f"{P}t:a", "state", "dying")
+    await records.hset(broker.client, f"{P}t:a", "state", "dying")
     await make_due(broker, "a")
     assert await take(broker) == []
     assert (await record(broker, "a"))["state"] == "dying"
@@ -153,10 +159,10 @@ async def test_a_newer_waiter_is_queued(broker: Broker) -> None:
     """A promotion does not read its locks: newer code does."""
     await broker.submit([Submission("b", "x:T", "normal:small", b"?", LOCKS)])
     await submit(broker, "a", locks=LOCKS)
-    await broker.client.hdel(f"{P}t:a", "v")
+    await records.hdel(broker.client, f"{P}t:a", "v")
     assert await take(broker) == ["b"]
     assert (await record(broker, "a"))["state"] == "waiting"
-    await broker.client.hset(f"{P}t:a", "v", FORMAT + 1)
+    await records.hset(broker.client, f"{P}t:a", "v", FORMAT + 1)
     await make_due(broker, "a")  # the lock is still held, as far as this code knows
     assert (await record(broker, "a"))["state"] == "queued"
     assert await take(broker) == []
@@ -166,7 +172,7 @@ async def test_a_newer_waiter_is_queued(broker: Broker) -> None:
 async def test_a_newer_task_keeps_its_reservation(broker: Broker) -> None:
     """A promotion postpones the check of a reservation that lapsed."""
     await submit(broker, "a", locks=LOCKS)
-    await broker.client.hset(f"{P}t:a", "places", "x")
+    await records.hset(broker.client, f"{P}t:a", "places", "x")
     await make_due(broker, "a")
     after = await record(broker, "a")
     assert (after["state"], after["places"]) == ("queued", "x")

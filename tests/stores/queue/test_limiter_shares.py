@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+import records
 from hypothesis import HealthCheck, given, settings, strategies as st
 from stores.shares import STEP, Model, Site, beat, problems
 
@@ -60,7 +61,7 @@ class Limiter(Site):
     async def age(self, *ids: str) -> None:
         """Waiting tasks have waited for so long that they count as realtime."""
         for id in ids:
-            await self.broker.client.hset(f"{{test}}:t:{id}", "since", 1000)
+            await records.hset(self.broker.client, f"{{test}}:t:{id}", "since", 1000)
             await self.broker.client.zadd("{test}:tasks:delayed", {id: LONG_AGO})
         while (await self.broker.promote()).next_in == 0:
             pass
@@ -177,7 +178,7 @@ async def test_a_lapsed_reservation_costs_no_turn(limiter: Limiter) -> None:
     _, first, second = await limiter.wait("a", 3)
     mine = await limiter.wait("b", 2)
     await limiter.broker.settle(limiter.held.popleft(), "done")  # wakes the first of a
-    await limiter.broker.client.hset(f"{{test}}:t:{first}", "reserved", LONG_AGO)
+    await records.hset(limiter.broker.client, f"{{test}}:t:{first}", "reserved", LONG_AGO)
     await limiter.broker.client.zadd("{test}:tasks:delayed", {first: LONG_AGO})
     while (await limiter.broker.promote()).next_in == 0:
         pass

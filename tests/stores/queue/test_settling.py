@@ -21,10 +21,9 @@ async def fetched(broker: Broker, count: int, *, locked: bool = False) -> list[D
     await broker.submit([task(f"t{n}", locks=lines[n]) for n in range(count)])
     deliveries, _ = await broker.fetch("small-a1", "small", count)
     assert len(deliveries) == count
-    nobody = ("", "0", "0", "tasks:normal:small", "0-1", "")
-    assert await broker.scripts.run("settle", "1|1|0", 1, 1, *nobody) == [
-        b"STALE"
-    ]  # Redis knows it now
+    nobody = ("", "0", "0", "tasks:normal:small", "0-1", "done", "")
+    # Redis knows the script now.
+    assert await broker.scripts.run("settle", "1|1|0", 1, *nobody) == [b"STALE"]
     return deliveries
 
 

@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+import records
 from stores.namespace.test_cancellation import MUTEX, WHO, left_of
 from stores.queue.test_broker import fetch, fetch_one, in_an_hour, lapse, open_group, record, task
 from waits import WAIT_SECONDS
@@ -25,7 +26,7 @@ LATER = f"start_by|+{HOUR_US}|"
 async def let_pass(broker: Broker, id: str) -> None:
     """Let the deadline of a task be over, before any script has noticed."""
     kept = (await record(broker, id))["start_by"].partition("|")[2]
-    await broker.client.hset(f"{{test}}:t:{id}", "start_by", f"1|{kept}")
+    await records.hset(broker.client, f"{{test}}:t:{id}", "start_by", f"1|{kept}")
     await broker.client.zadd("{test}:deadlines", {id: 1})
 
 
@@ -92,8 +93,7 @@ class TestDeadLetters:
         assert await fetch(broker) == []
         await let_pass(broker, "b")
         await broker.promote()
-        own = {f"{{test}}:{kind}:b" for kind in "tbl"}
-        places = own | {"{test}:burials:normal:small", "{test}:expired"}
+        places = {"{test}:t:b", "{test}:burials:normal:small", "{test}:expired"}
         assert set(await left_of(broker, "b")) == places
         (dying,) = await fetch(broker)
         assert (dying.id, dying.state, dying.reason) == ("b", "dying", "capacity")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import records
 from stores.queue.test_broker import lapse, task
 
 from nonet.stores.queue.broker import Broker, new_cursors
@@ -36,8 +37,8 @@ async def suspected(broker: Broker, *ids: str, size: str = "small") -> None:
 
 
 async def found_in(broker: Broker, id: str, *names: str) -> list[str]:
-    values = await broker.client.hmget(f"{P}t:{id}", names)
-    return [(value or b"").decode() for value in values]
+    values = await records.hmget(broker.client, f"{P}t:{id}", *names, "state")
+    return [(value or b"").decode() for value in values[:-1]]
 
 
 async def test_the_only_suspect_has_crashed(broker: Broker) -> None:

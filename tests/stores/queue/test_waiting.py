@@ -7,6 +7,7 @@ lapses) is written into Redis, and a promotion does what is due.
 from __future__ import annotations
 
 import pytest
+import records
 from clients import broker_at
 from stores.beats import beat, lease_of
 
@@ -68,7 +69,7 @@ class Queue:
             assert await self.broker.settle(self.running.pop(id), "done", b"") == "OK"
 
     async def state(self, id: str) -> str:
-        found = await self.redis.hget(f"{{test}}:t:{id}", "state")
+        found = await records.hget(self.redis, f"{{test}}:t:{id}", "state")
         return str(found.decode())
 
     async def woken(self) -> list[str]:
@@ -85,14 +86,14 @@ class Queue:
 
     async def make_due(self, id: str) -> None:
         """A task's own look is due, or its reservation ends; nothing else is."""
-        if await self.redis.hget(f"{{test}}:t:{id}", "reserved"):
-            await self.redis.hset(f"{{test}}:t:{id}", "reserved", LONG_AGO)
+        if await records.hget(self.redis, f"{{test}}:t:{id}", "reserved"):
+            await records.hset(self.redis, f"{{test}}:t:{id}", "reserved", LONG_AGO)
         await self.redis.zadd("{test}:tasks:delayed", {id: LONG_AGO})
         await self.tick()
 
     async def age(self, id: str) -> None:
         """A waiting task has waited for so long that it counts as realtime."""
-        await self.redis.hset(f"{{test}}:t:{id}", "since", 1000)
+        await records.hset(self.redis, f"{{test}}:t:{id}", "since", 1000)
         await self.make_due(id)
 
 
@@ -220,7 +221,9 @@ async def test_waiters_age_in_the_order_of_their_tickets(queue: Queue, redis_url
     aged: list[str] = []
     while len(aged) < len(ids):
         await broker.promote(batch=7)
-        aged = [id for id in ids if await queue.redis.hget(f"{{test}}:t:{id}", "aged") == b"1"]
+        aged = [
+            id for id in ids if await records.hget(queue.redis, f"{{test}}:t:{id}", "aged") == b"1"
+        ]
         assert aged == ids[: len(aged)]
     await broker.aclose()
 
@@ -297,7 +300,7 @@ async def test_a_hold_that_no_longer_asks_is_forgotten(queue: Queue, woken: bool
     await queue.park("task", A)
     if woken:
         await queue.end("holder")
-    await queue.redis.hset("{test}:t:hold-1", "seen", 1000)
+    await records.hset(queue.redis, "{test}:t:hold-1", "seen", 1000)
     await queue.make_due("hold-1")
     assert not await queue.redis.exists("{test}:t:hold-1", "{test}:l:hold-1")
     if not woken:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import records
 from msgspec.structs import replace
 from stores.beats import leases_of
 from stores.queue.test_broker import lapse
@@ -282,7 +283,7 @@ async def come_due(broker: Broker, *ids: str) -> None:
 
 
 async def state(broker: Broker, id: str) -> str:
-    return (await broker.client.hget(f"{{test}}:t:{id}", "state")).decode()
+    return (await records.hget(broker.client, f"{{test}}:t:{id}", "state")).decode()
 
 
 async def idle(broker: Broker, **known: dict[str, str]) -> None:
@@ -326,7 +327,7 @@ async def test_an_unknown_class_costs_no_deliveries(broker: Broker) -> None:
         await come_due(broker, "t")
         assert (await state(broker, "t"), await rests(broker, "t")) == ("waiting", 60)
         assert await take(broker, "small-old") == []
-    assert await broker.client.hget("{test}:t:t", "handed") == b"1"
+    assert await records.hget(broker.client, "{test}:t:t", "handed") == b"1"
 
 
 async def test_a_registration_wakes_tasks_of_its_classes(broker: Broker) -> None:
@@ -442,7 +443,7 @@ async def test_a_suspect_handed_on_stays_a_suspect(broker: Broker) -> None:
     """The worker that knows it takes it beside its slots, not in one of them."""
     beat(broker, "small-old")
     await broker.submit([submission("t", REMOVE)])
-    await broker.client.hset("{test}:t:t", "suspect", 1)
+    await records.hset(broker.client, "{test}:t:t", "suspect", 1)
     await hand_on(broker, "old", "t")
     beat(broker, "small-new", NEWER)
     assert await take(broker, "small-new") == []
@@ -459,13 +460,13 @@ async def test_a_newer_record_wakes_a_worker_that_reads_it(broker: Broker) -> No
         leases.advertise()
     await broker.client.zadd("{test}:idle:small", {"small-new": 1})
     await broker.submit([submission("t")])
-    await broker.client.hset("{test}:t:t", "v", 9)
+    await records.hset(broker.client, "{test}:t:t", "v", 9)
     await woken(broker)
     assert await take(broker, "small-b") == []
     assert await woken(broker) == {"new"}
     await come_due(broker, "t")
     assert await take(broker, "small-a") == []
-    await broker.client.hdel("{test}:t:t", "v")  # a worker of the newer release
+    await records.hdel(broker.client, "{test}:t:t", "v")  # a worker of the newer release
     assert [item.id for item in await take(broker, "small-new")] == ["t"]
 
 
@@ -512,8 +513,8 @@ async def test_left_over_entries_start_nothing(broker: Broker) -> None:
     """A script was cut after it had queued or ended the task."""
     await handed_on(broker, "gone", "queued", "parked")
     await broker.client.delete("{test}:t:gone")
-    await broker.client.hset("{test}:t:queued", "state", "queued")
-    await broker.client.hset("{test}:t:parked", "places", "x")
+    await records.hset(broker.client, "{test}:t:queued", "state", "queued")
+    await records.hset(broker.client, "{test}:t:parked", "places", "x")
     beat(broker, "small-new", NEWER)
     assert await take(broker, "small-new") == []
     assert await broker.client.keys("{test}:unfit:*") == []

@@ -17,7 +17,7 @@ from nonet.rules.findings.finding import Finding
 _UNEXPIRING = "another program removed its expiry: set it again (EXPIRE), or delete the key"
 _REPAIRED = "check that a worker of that size runs: it repairs this"
 # The beginnings of keys of a task.
-_PARTS_OF_A_TASK = frozenset("tblehc")
+_PARTS_OF_A_TASK = frozenset("tbehc")
 
 Row = Sequence[Any]
 

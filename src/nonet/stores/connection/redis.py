@@ -322,20 +322,19 @@ def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
 
 @cache
 def script(name: str) -> tuple[str, str]:
-    """Source and SHA-1 of a script with its parts.
+    """Source and SHA-1 of a script with its parts, see `with_parts`."""
+    source = _source(name)
+    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+def with_parts(text: str) -> str:
+    """Insert the parts that a script names.
 
     ``@include PART …`` is replaced by the parts. ``@defer PART … FUNCTION`` becomes that function,
     which defines the parts only when it is called. Each call of a script defines its functions
     anew, and most calls need only a few: most tasks, for example, wake no other task when they end.
     Both may stand in parts, too.
     """
-    source = _source(name)
-    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-
-
-@cache  # scripts share most parts
-def _source(file: str) -> str:
-    text = (_SCRIPTS / f"{file}.lua").read_text(encoding="utf-8")
     return re.sub(r"^-- @(include|defer) (.+)$", _expanded, text, flags=re.MULTILINE)
 
 
@@ -347,6 +346,11 @@ def _expanded(match: re.Match[str]) -> str:
     if match[1] == "include":
         return text
     return f"local function {last}(...)\n{text}return {last}(...)\nend"
+
+
+@cache  # scripts share most parts
+def _source(file: str) -> str:
+    return with_parts((_SCRIPTS / f"{file}.lua").read_text(encoding="utf-8"))
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from nonet.rules.workflows import Blocked, Predecessor, not_a_task
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.namespace.lock_board import LOCK_TTL_MS, holders_of, seconds_since, seconds_until
 from nonet.stores.namespace.obstacles import known
+from nonet.stores.queue.records import read_records
 from nonet.stores.queue.results import error_line, parse_ended, read_error
 from nonet.stores.queue.workers import reported, worker_name
 
@@ -84,11 +85,12 @@ class TaskFacts(RedisStore):
         """What a task needs of its worker; nothing if its envelope is gone or never arrives."""
         if state not in (b"queued", b"delayed", b"waiting"):
             return Needs()
-        format = await self._client.hget(f"{self._prefix}t:{id}", "v")
-        written = int(format) if format and format.isdigit() else 1
+        (record,) = await read_records(self._scripts, [id])
+        format = record.get("v", b"1")
+        written = int(format) if format.isdigit() else 1
         with suppress(MalformedMessageError, ServerUnreachableError):
-            data = await self._client.getrange(f"{self._prefix}b:{id}", 0, HARD_LIMIT_BYTES)
-            envelope = decode_envelope(data)
+            (record,) = await read_records(self._scripts, [id], envelope_bytes=HARD_LIMIT_BYTES)
+            envelope = decode_envelope(record.get("envelope", b""))
             layout, key = max(envelope.version, written), key_of(envelope.args)
             return Needs(layout, envelope.min_version, key)
         return Needs(written)

@@ -14,6 +14,7 @@ from nonet.base.messages.encryption import LACKS
 from nonet.base.streams import Size
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.connection.unreadable import readable, readable_value, whole
+from nonet.stores.queue.records import read_records
 
 # Tasks of the delayed set whose state is read; 1000 take about 1 ms. The others are estimated.
 _LOOKS = 1000
@@ -135,9 +136,9 @@ class Measures(RedisStore):
                 pipe.zcard(f"{key}unfit:{size}:{group}")
                 pipe.zrange(f"{key}unfit:{size}:{group}", 0, 0)
             answers = await pipe.execute()
-            for first in answers[1::2]:
-                pipe.hget(f"{key}t:".encode() + (first[0] if first else b""), "blocker")
-            blockers = [(text or b"").decode(errors="replace") for text in await pipe.execute()]
+        firsts = [first[0].decode(errors="replace") if first else "" for first in answers[1::2]]
+        records = await read_records(self._scripts, firsts)
+        blockers = [record.get("blocker", b"").decode(errors="replace") for record in records]
         found: Counter[tuple[str, str]] = Counter()
         locked = dict[tuple[str, str], str]()
         for (*_, place), number, blocker in zip(groups, answers[::2], blockers, strict=True):

@@ -19,6 +19,7 @@ from nonet.stores.connection.clock import instant, microseconds
 from nonet.stores.connection.redis import RedisStore
 from nonet.stores.connection.unreadable import readable, readable_hash
 from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.records import read_records
 from nonet.stores.queue.submissions import Submission
 
 # Entries that one plan script handles, so that it does not block Redis.
@@ -185,14 +186,12 @@ class Periodic(RedisStore):
             shown, following, counts, paused, pauses = (
                 readable_hash(name, values, parse) for (name, parse), values in found
             )
-            fired = await self.fired()
-            for entry in shown:
-                id = fired[entry].id if entry in fired else ""
-                pipe.hmget(f"{self._prefix}t:{id}", "state", "stream")
-            records = [
-                [(part or b"").decode(errors="replace") for part in one]
-                for one in await pipe.execute()
-            ]
+        fired = await self.fired()
+        ids = [fired[entry].id if entry in fired else "" for entry in shown]
+        records = [
+            [record.get(name, b"").decode(errors="replace") for name in ("state", "stream")]
+            for record in await read_records(self._scripts, ids)
+        ]
         held_back = [replace(pause, what=what) for what, pause in pauses.items()]
         rows = (
             (entry, shown[entry], fired.get(entry), record, following, counts, paused.get(entry))

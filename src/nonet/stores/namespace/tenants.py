@@ -14,6 +14,7 @@ from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import RedisStore
 from nonet.stores.connection.unreadable import readable_hash, whole
 from nonet.stores.namespace.slots import Slots, read_slots, vectors_of
+from nonet.stores.queue.records import read_records
 from nonet.stores.queue.workers import reported
 
 SHARE_TIME = timedelta(minutes=5)
@@ -205,14 +206,11 @@ class Tenants(RedisStore):
             for key in keys:
                 pipe.llen(key).lindex(key, 0)
             found = await pipe.execute()
-            firsts = [
-                (first or b"").decode(errors="replace").rpartition(" ") for first in found[1::2]
-            ]
-            for id, _, _ in firsts:
-                pipe.hget(f"{self._prefix}t:{id}", "due")
-            dues = await pipe.execute()
+        firsts = [(one or b"").decode(errors="replace").rpartition(" ") for one in found[1::2]]
+        records = await read_records(self._scripts, [id for id, _, _ in firsts])
         since = [
-            max(int(gen or 0), int(due or 0)) for (_, _, gen), due in zip(firsts, dues, strict=True)
+            max(int(gen or 0), int(record.get("due", 0)))
+            for (_, _, gen), record in zip(firsts, records, strict=True)
         ]
         return [(length or 0, at) for length, at in zip(found[::2], since, strict=True)]
 

@@ -11,6 +11,7 @@ from nonet.base.messages.documents import revealed
 from nonet.base.messages.encryption import Cipher
 from nonet.base.messages.message import ErrorDocument, decode_error
 from nonet.stores.connection.redis import Scripts
+from nonet.stores.queue.records import in_text
 from nonet.stores.queue.results import Ended, parse_ended, read_kept
 
 
@@ -36,13 +37,14 @@ class TaskDetails:
 async def read_details(scripts: Scripts, id: str, cipher: Cipher) -> TaskDetails:
     """Read the keys of a task, and decrypt all but its message."""
     kept = await read_kept(scripts, id, whole=True)
-    text = {name.decode(): found.decode(errors="replace") for name, found in kept.record.items()}
+    envelope = kept.record.pop("envelope", None)
+    text = in_text(kept.record)
     is_dying = text.get("state") == "dying"
     documents = [*kept.failures, *([kept.dying] if kept.dying and is_dying else ())]
-    rows = [line.split("|") for line in (kept.locks or b"").decode(errors="replace").splitlines()]
+    rows = [line.split("|") for line in text.pop("locks", "").splitlines()]
     return TaskDetails(
         record=text,
-        envelope=kept.message if text else None,
+        envelope=envelope,
         failures=_errors(id, documents, cipher),
         locks=[row[1] for row in rows if len(row) > 1 and row[1].startswith(("lock:", "limiter:"))],
         ended=parse_ended(id, kept.end, cipher) if kept.end and not text else None,

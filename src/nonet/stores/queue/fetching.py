@@ -251,9 +251,9 @@ class Fetching(QueueLink):
         """
         of = delivery.id, delivery.gen, delivery.fence, delivery.stream_key, delivery.entry
         if outcome == "done" and started and not (still_runs or submissions):
-            return self._settlements.ask((*of, document), len(document))
+            return self._settlements.ask((*of, outcome, document), len(document))
         args: list[Any] = [
-            *(*of, outcome, document, text),
+            *(*of, "commit" if outcome == "done" else outcome, document, text),
             in_microseconds(delay) if delay else 0,
             2 if still_runs else int(started),
             len(submissions),
@@ -267,7 +267,7 @@ class Fetching(QueueLink):
     def settle_done(self, delivery: Delivery, document: bytes, answered: Answered) -> None:
         """Settle a success as `settle`, and call `answered` instead of resolving a future."""
         of = delivery.id, delivery.gen, delivery.fence, delivery.stream_key, delivery.entry
-        self._settlements.send((*of, document), len(document), answered)
+        self._settlements.send((*of, "done", document), len(document), answered)
 
     async def quarantine(self, delivery: Delivery, reason: str) -> None:
         """Quarantine the envelope of a delivery that is not a valid task. Settle it afterwards."""

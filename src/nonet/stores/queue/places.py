@@ -10,11 +10,12 @@ from typing import Any
 from msgspec import Struct
 
 from nonet.base.errors import MalformedMessageError
-from nonet.base.messages.message import decode_envelope, pack
+from nonet.base.messages.message import HARD_LIMIT_BYTES, decode_envelope, pack
 from nonet.base.streams import KINDS, Priority, Size
 from nonet.stores.connection.clock import microseconds
 from nonet.stores.connection.redis import Scripts, server_errors
 from nonet.stores.connection.unreadable import readable
+from nonet.stores.queue.records import read_records
 
 # The states of a task that has not ended, in the order of a list.
 LIVE_STATES = ("running", "waiting", "queued", "delayed", "dying")
@@ -30,8 +31,6 @@ STREAMS = [f"{kind}:{priority}:{size}" for kind in KINDS for priority in Priorit
 PAGE = 250
 # How many tasks of each place a list examines by default.
 BUDGET = 20_000
-# Each may be as long as NONET_MESSAGE_LIMIT.
-_ENVELOPES_AT_A_TIME = 20
 
 
 class TaskFilter(Struct, frozen=True):
@@ -241,14 +240,13 @@ class Places:
         """Return the tasks whose labels match; only envelopes have labels."""
         if not selection.labels:
             return found
-        client, fitting = self._scripts.client, list[Found]()
-        for start in range(0, len(found), _ENVELOPES_AT_A_TIME):
-            some = found[start : start + _ENVELOPES_AT_A_TIME]
-            keys = [f"{self._scripts.prefix}b:{item.id}" for item in some]
-            envelopes = await client.mget(keys)
-            pairs = zip(some, envelopes, strict=True)
-            fitting += [item for item, envelope in pairs if selection.labels_fit(envelope)]
-        return fitting
+        ids = [one.id for one in found]
+        records = await read_records(self._scripts, ids, envelope_bytes=HARD_LIMIT_BYTES)
+        return [
+            one
+            for one, record in zip(found, records, strict=True)
+            if selection.labels_fit(record.get("envelope"))
+        ]
 
 
 async def existing(pipe: Any) -> list[Any]:

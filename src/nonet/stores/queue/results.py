@@ -17,7 +17,13 @@ from msgspec import Struct
 from nonet.base.errors import DeadlockError, MalformedMessageError, NonetError
 from nonet.base.messages.documents import revealed
 from nonet.base.messages.encryption import NO_KEYS, Cipher
-from nonet.base.messages.message import ErrorDocument, ResultDocument, decode_error, decode_result
+from nonet.base.messages.message import (
+    HARD_LIMIT_BYTES,
+    ErrorDocument,
+    ResultDocument,
+    decode_error,
+    decode_result,
+)
 from nonet.base.messages.repetition import Known
 from nonet.base.synchronous import timeout
 from nonet.stores.connection.clock import correction
@@ -26,6 +32,7 @@ from nonet.stores.connection.unreadable import readable, sound
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.listing import Listing
 from nonet.stores.queue.places import BUDGET, LIVE_STATES, PAGE, Places, TaskFilter, entry_of
+from nonet.stores.queue.records import Record, as_record, in_text, read_records
 from nonet.stores.queue.wakes import Wakes
 from nonet.stores.queue.workers import (
     WorkerStatus,
@@ -42,6 +49,8 @@ if TYPE_CHECKING:
 
 # A waiting client asks again after this time, because Redis may have lost its registration.
 _RECHECK_SECONDS = 5.0
+# How many failed attempts Redis keeps of a task.
+_KEPT_FAILURES = 20
 # Check at least once, even with `timeout=0`.
 _LOOK_SECONDS = 0.5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,13 +69,11 @@ class Ended(Struct, frozen=True):
 class Kept(Struct, frozen=True):
     """All that Redis keeps of a task, see the script ``show_task``."""
 
-    record: dict[bytes, bytes]
+    record: Record
     due: float | None
     dying: bytes | None
     failures: list[bytes]
     end: bytes | None
-    locks: bytes | None
-    message: bytes | None
 
 
 class Results:
@@ -160,15 +167,8 @@ class Results:
 
     async def progress(self, id: str) -> tuple[bool, Progress | None]:
         """Return whether a task is live, and the progress of its running attempt."""
-        names = ("state", "stream", "fence", "progress", "doing")
-        values = await self._client.hmget(f"{self._prefix}t:{id}", names)
-        record = {
-            name: value.decode(errors="replace")
-            for name, value in zip(names, values, strict=True)
-            if value is not None
-        }
-        is_live = bool(record) and record.get("stream") != "hold"
-        return is_live, _progress(id, record, self._cipher)
+        (record,) = await read_records(self._scripts, [id])
+        return _is_task(record), _progress(id, in_text(record), self._cipher)
 
     async def recognise(self, id: str) -> Known | None:
         """Read the state of a task and the mark of the letter that it repeats; None if unknown."""
@@ -241,10 +241,7 @@ class Results:
         set_by = await correction(self._client, self._prefix) if ids else _NO_TIME
         for start in range(0, len(ids), PAGE):
             some = ids[start : start + PAGE]
-            async with self._client.pipeline(transaction=False) as pipe:
-                for id in some:
-                    pipe.hgetall(f"{self._prefix}t:{id}")
-                records = dict(zip(some, await pipe.execute(), strict=True))
+            records = dict(zip(some, await read_records(self._scripts, some), strict=True))
             dues, errors = await self._set_aside(records)
             for id, record in records.items():
                 if _is_task(record):
@@ -253,10 +250,10 @@ class Results:
         return await self._with_names(found)
 
     async def _set_aside(
-        self, records: Mapping[str, Mapping[bytes, bytes]]
+        self, records: Mapping[str, Record]
     ) -> tuple[dict[str, float | None], dict[str, bytes | None]]:
         """Read when delayed and dying tasks are due, and the errors of dying ones."""
-        states = {id: record.get(b"state") for id, record in records.items()}
+        states = {id: record.get("state") for id, record in records.items()}
         delayed = [id for id, state in states.items() if state in (b"delayed", b"dying")]
         dying = [id for id in delayed if states[id] == b"dying"]
         if not delayed:
@@ -305,11 +302,11 @@ async def read_kept(scripts: Scripts, id: str, *, whole: bool = False) -> Kept:
     """Read all that Redis keeps of one task, at one instant.
 
     Args:
-        whole: also read its locks, its message and all of its failed attempts.
+        whole: also read its message and all of its failed attempts.
     """
-    flat, due, *others = await scripts.run("show_task", id, "1" if whole else "")
-    record = dict(zip(flat[::2], flat[1::2], strict=True))
-    return Kept(record, None if due is None else float(due), *others)
+    bounds = (HARD_LIMIT_BYTES, _KEPT_FAILURES) if whole else (0, 1)
+    flat, due, *others = await scripts.run("show_task", id, *bounds)
+    return Kept(as_record(flat), None if due is None else float(due), *others)
 
 
 def parse_ended(id: str, value: bytes, cipher: Cipher) -> Ended:
@@ -345,15 +342,15 @@ def _wall(due: float | None, set_by: timedelta) -> datetime | None:
     return None if due is None else _EPOCH + timedelta(microseconds=int(due)) - set_by
 
 
-def _is_task(record: Mapping[bytes, bytes]) -> bool:
+def _is_task(record: Record) -> bool:
     """Whether there is a record of a task, not of a hold."""
-    return bool(record) and record.get(b"stream") != b"hold"
+    return bool(record) and record.get("stream") != b"hold"
 
 
 def _live_status(
     cipher: Cipher,
     id: str,
-    record: dict[bytes, bytes],
+    record: Record,
     due: datetime | None,
     dying: bytes | None,
     failed: bytes | None = None,
@@ -364,10 +361,7 @@ def _live_status(
         dying: error document of a dying task.
         failed: error document of the last failed attempt; None: use the line in the record.
     """
-    text = {
-        key.decode(errors="replace"): value.decode(errors="replace")
-        for key, value in record.items()
-    }
+    text = in_text(record)
     state, used = text.get("state", ""), _number(text.get("attempt"))
     running = state == "running"
     waits_for_sql = state == "dying" and due is not None

@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 _MOST_TASKS = 100
 _MOST_BYTES = 1024 * 1024
 _CLOSE_SECONDS = 1.0
-_SHORT = 6  # arguments of a plain success
 
 Answered = Callable[[str | BaseException], None]
 """Called once with ``OK``, ``STALE``, ``LOST`` or an error. It must not raise."""
@@ -51,8 +50,7 @@ class Settlements:
         """Settle a delivery with the next call, even if the caller is cancelled meanwhile.
 
         Args:
-            args: arguments of the settle script for this delivery, in the short form or in the
-                long one.
+            args: arguments of the settle script for this delivery.
             size: their approximate length in bytes.
             tasks: number of tasks that are settled or submitted.
 
@@ -106,13 +104,11 @@ class Settlements:
         return batch
 
     async def _settle(self, batch: Sequence[_Asked]) -> None:
-        short = [asked for asked in batch if len(asked[0]) == _SHORT]
-        batch = [*short, *(asked for asked in batch if len(asked[0]) != _SHORT)]
         args = [part for asked in batch for part in asked[0]]
         times = f"{self._lock_ttl_ms}|{self._seen.latest}"
         try:
             answers, is_safe = await self._scripts.run_confirmed(
-                "settle", self._keeping, times, len(short), *args
+                "settle", self._keeping, times, *args
             )
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, OF_THE_SERVER):

@@ -8,24 +8,17 @@
 -- @defer events beginning begin_epoch
 -- @include epoch wake record limits mutexes locks fitting pauses queues refusal waiting
 local id, gen, fence, lines, lock_ttl, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
-local key, owner = P .. 't:' .. id, id .. '/' .. gen .. '/' .. fence
+local owner = id .. '/' .. gen .. '/' .. fence
 current_epoch(seen, lock_ttl)
-local record = read_fields(key, {'gen', 'state', 'fence', 'stream', 'ticket', 'name', 'tenant', 'held'})
+local record = read_record(id)
 if record.gen ~= gen or record.fence ~= fence then
   return {'STALE'}
 end
-local before = redis.call('GET', P .. 'l:' .. id) or ''
-local held_before = held_locks(before, lock_ttl, record)
-give_back(release_locks(held_before, owner, false))
-if lines ~= '' then
-  redis.call('SET', P .. 'l:' .. id, lines)
-else
-  redis.call('DEL', P .. 'l:' .. id)
-end
+give_back(release_locks(held_locks(lock_ttl, record), owner, false))
 local me = new_waiter(id, record, parse_locks(lines, lock_ttl, are_limits_set() and record or nil))
 local refusal = refusal_of(me)
 local held = refusal and '' or take_locks(me, owner)
-redis.call('HSET', key, 'held', held)
+change(id, {locks = lines, held = held})
 offer_all()
 if refusal then
   return {'REFUSED', refusal.lock.counter}

@@ -9,11 +9,10 @@ local by, lock_ttl = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 -- Find the locks to renew before the step, because after it they would count as expired.
 local kept = {}
-each_record({'state', 'gen', 'fence', 'owner', 'name', 'tenant', 'held'}, function(id, record)
+each_record(function(id, record)
   local is_hold = record.state == 'held'
   if record.fence and (is_hold or record.state == 'running' and is_alive(record.owner)) then
-    local lines = redis.call('GET', P .. 'l:' .. id) or ''
-    local locks = held_locks(lines, lock_ttl, record)
+    local locks = held_locks(lock_ttl, record)
     local owner = id .. '/' .. record.gen .. '/' .. record.fence
     if not lost_lock(locks, owner) then
       kept[#kept + 1] = {locks, owner}

@@ -24,20 +24,18 @@ local function is_ours(owner)
   return not its_fence or its_fence <= last_fence
 end
 
-local FIELDS = {'gen', 'fence', 'state', 'stream', 'owner', 'unique', 'start_by', 'pointer'}
-
 -- Void a holder by giving its record a new fence. If Redis stops the script after that, the holder's lease expires
 -- and its task is reclaimed.
 local function void(owner, id)
-  local record = read_fields(P .. 't:' .. id, FIELDS)
+  local record = read_record(id)
   if id .. '/' .. (record.gen or '') .. '/' .. (record.fence or '') ~= owner then
     return
   elseif record.stream == 'hold' then
-    redis.call('DEL', P .. 't:' .. id, P .. 'l:' .. id)
+    records.drop({id})
   elseif record.state == 'running' then
     fence = fence + 1
     redis.call('SET', P .. 'fence', digits(fence))
-    redis.call('HSET', P .. 't:' .. id, 'fence', digits(fence))
+    change(id, {fence = fence})
     redis.call('SREM', P .. 'accused:' .. (record.owner or ''), id)  -- its worker may crash while it runs others
     record.id = id
     voided[#voided + 1] = record
@@ -115,18 +113,18 @@ end
 -- Remove the slot from the record of its holder. Otherwise the next renewal would miss the slot and end the
 -- attempt.
 local function forget_slot(id)
-  local record = read_fields(P .. 't:' .. id, {'held', 'name', 'tenant', 'stream'})
+  local record = read_record(id)
   if not record.held then
     return
   end
   local of, marks = record.stream ~= 'hold' and record or nil, record.held
-  for i, asked in ipairs(parse_locks(redis.call('GET', P .. 'l:' .. id) or '', 0, of)) do
+  for i, asked in ipairs(parse_locks(record.locks or '', 0, of)) do
     local mark = string.sub(marks, i, i)
     if asked.counted and (mark == 'x' or mark == 'v') and counter_of(asked, mark) == name then
       marks = string.sub(marks, 1, i - 1) .. '-' .. string.sub(marks, i + 1)
     end
   end
-  redis.call('HSET', P .. 't:' .. id, 'held', marks)
+  change(id, {held = marks})
 end
 
 local function empty_slots()

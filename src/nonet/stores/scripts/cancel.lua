@@ -24,7 +24,7 @@ end
 
 -- Most cancelled tasks were never delivered, never waited for a lock, and concern no other task. Their keys and
 -- pointers are collected, and removed together after all results were written: see remove_plain().
-local keys, lines, counts, entries, later, dated = {}, {}, {}, {}, {}, {}
+local gone, lines, counts, entries, later, dated = {}, {}, {}, {}, {}, {}
 local reason = string.gsub(string.sub(why, 1, 100), '%c', ' ')  -- in the history, see keep_end
 
 local function is_plain(record)
@@ -39,9 +39,8 @@ local function end_plainly(id, record, document)
     local name = string.gsub(record.name or '', '%c', '?')
     lines[#lines + 1] = line_of(id, record, 'cancelled', name) .. '\t' .. reason
   end
-  local n = #keys
-  keys[n + 1], keys[n + 2], keys[n + 3] = P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id
-  add_to(counts, record.stream, record, -1, -counted_bytes(id))
+  gone[#gone + 1] = id
+  add_to(counts, record.stream, record, -1, -counted_bytes(id, record))
   local stream, entry = pointer_of(record)
   if record.state == 'delayed' then
     later[#later + 1] = id
@@ -55,13 +54,13 @@ local function end_plainly(id, record, document)
 end
 
 local function remove_plain()
-  if #keys == 0 then
+  if #gone == 0 then
     return
   end
   if #lines > 0 then
     keep_lines('cancelled', lines)
   end
-  redis.call('DEL', unpack(keys))
+  records.drop(gone)
   count_active(counts)
   for key, those in pairs(entries) do
     redis.call('XDEL', key, unpack(those))
@@ -78,7 +77,7 @@ end
 -- Order a running task to be cancelled. It is never executed again. A later order does not replace the reason. Its
 -- worker polls these orders every second.
 local function order(id, record)
-  redis.call('HSETNX', P .. 't:' .. id, 'cancel', string.sub(text, 1, 60))
+  change(id, {cancel = record.cancel or string.sub(text, 1, 60)})
   if record.state == 'running' then
     local orders = P .. 'orders:' .. (record.owner or '')
     redis.call('SADD', orders, id)  -- fault: cancel-not-ordered

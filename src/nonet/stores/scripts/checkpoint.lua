@@ -6,11 +6,10 @@
 -- returns OK | STALE (not the owner: nothing was kept)
 -- @include base
 local id, gen, fence, data = unpack(ARGV, 1, 4)
-local key = P .. 't:' .. id
-local record = read_fields(key, {'gen', 'fence'})
+local record = read_record(id)
 if record.gen ~= gen or record.fence ~= fence then  -- fault: checkpoint-fence-unchecked
   return 'STALE'
 end
 redis.call('SET', P .. 'c:' .. id, data)
-redis.call('HSET', key, 'saved', 1)
+change(id, {saved = 1})
 return 'OK'

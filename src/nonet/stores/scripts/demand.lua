@@ -34,18 +34,16 @@ local function claim(me)
   return true
 end
 
-local FIELDS = {'state', 'gen', 'ticket', 'refusals', 'stream', 'places', 'aged', 'since', 'name', 'tenant'}
-
 -- Whether a worker that reads this entry now would take the task. A task whose locks can never be granted counts,
 -- too: a worker takes it to end it.
 local function is_runnable(id, gen)
-  local record = read_fields(P .. 't:' .. id, FIELDS)
+  local record = read_record(id)
   if record.gen ~= gen or record.state ~= 'queued' and record.state ~= 'dying' then
     return false
   elseif record.state == 'dying' then
     return true  -- it was handed on; the fetch moves it to the stream of dying tasks
   end
-  local lines = redis.call('GET', P .. 'l:' .. id) or ''
+  local lines = record.locks or ''
   local is_paused = pause_of(record)
   local is_limited = is_paused or are_limits_set()
   if lines == '' and not is_limited then

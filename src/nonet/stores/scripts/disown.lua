@@ -21,14 +21,14 @@ local function hand_back(id, gen)
     return false
   end
   if record.state ~= 'queued' then  -- otherwise Redis stopped the fetch before it took the locks
-    local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl, record)
+    local locks = held_locks(lock_ttl, record)
     give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, false))  -- fault: disowned-keeps-locks
   end
   if record.cancel and record.state == 'running' then
     end_cancelled(id, record, '0')
   else
     if aside > 0 then
-      redis.call('HSET', P .. 't:' .. id, 'blocker', 'its fetch replies were lost: too large for the connection')
+      change(id, {blocker = 'its fetch replies were lost: too large for the connection'})
     end
     local state = record.state == 'dying' and 'dying' or aside > 0 and 'waiting' or 'queued'
     requeue(id, state, record.stream, tonumber(gen), now + aside * (#given + 1))

@@ -13,11 +13,11 @@ end
 local rows, bytes, MOST_BYTES, HARD_LIMIT = {1}, 0, 1048576, 4 * 1048576
 
 local function read_row(id)
-  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'owner', 'reason', 'died', 'attempt', 'detail', 'v'})
+  local record = read_record(id)
   if record.state ~= 'dying' or record.reason ~= 'capacity' or newer_format(record) then
     redis.call('ZREM', P .. 'expired', id)
   elseif not record.owner then  -- else a worker has it
-    local envelope = redis.call('GETRANGE', P .. 'b:' .. id, 0, HARD_LIMIT)
+    local envelope = records.envelope(id, record, HARD_LIMIT)
     bytes = bytes + #envelope
     rows[#rows + 1] = {id, record.gen or '', record.died or '', record.attempt or '0', envelope,
       record.detail or ''}

@@ -210,7 +210,7 @@ end
 -- of a step that it added; a row for people; 1 if it is blocked.
 local function look_at(workflow, place)
   local step = workflow .. ':' .. place
-  local record = read_fields(P .. 't:' .. step, {'state', 'name', 'blocked'})
+  local record = read_record(step)
   if record.state then
     return place, {step, record.name or '', record.state}, record.blocked
   end
@@ -246,8 +246,7 @@ local function add_blocked(workflow, place)
 end
 
 epoch = read_fields(P .. 'epoch', {'withheld', 'lost'})
-local record = read_fields(P .. 't:' .. id, {'state', 'name', 'stream', 'attempt', 'error', 'blocker',
-  'owner', 'started', 'places', 'handed', 'cancel', 'start_by', 'crashes', 'blocked', 'workflow'})
+local record = read_record(id)
 add('now', now)
 add('offset', offset)
 if not record.state or record.stream == 'hold' then

@@ -15,7 +15,7 @@
 --       error document, reason, generation in which it died, detail, checkpoint, crashes, how suspect it is, 1 if its
 --       policy is asked first). Error document to detail belong to dying tasks; detail of a running one says why its
 --       envelope is not sent
--- @include base
+-- @include now leases plain
 -- @defer events beginning begin_epoch
 -- @include epoch mutexes
 local worker, size = ARGV[2], ARGV[3]
@@ -61,29 +61,6 @@ local function read(key, count)
   return reply and reply[1] and reply[1][2] or {}
 end
 
--- Fields of ordinary tasks that do not matter here. lib/fetching examines a record with any other.
-local PLAIN = {name = true, stream = true, group = true, ticket = true, put = true, workflow = true, waited = true}
-
--- The envelopes of these entries and their locks; false for a task without. The second list is nil if a key
--- of locks is no string.
-local function read_texts(entries)
-  local envelopes, locks = {}, {}
-  for i, item in ipairs(entries) do
-    local id = item[2][2] or ''
-    envelopes[i], locks[i] = P .. 'b:' .. id, P .. 'l:' .. id
-  end
-  envelopes = redis.call('MGET', unpack(envelopes))
-  local number = redis.call('EXISTS', unpack(locks))
-  if number == 0 then
-    return envelopes, {}
-  end
-  locks = redis.call('MGET', unpack(locks))
-  for _, lines in ipairs(locks) do
-    number = number - (lines and 1 or 0)
-  end
-  return envelopes, number == 0 and locks or nil
-end
-
 -- Whose task it is, for figures of tenants: 'SINCE|TENANT'. SINCE (µs) is when it could run, if its pointer was in the
 -- list of a tenant; else '': see the id of its entry. nil for a task without a tenant, unless there are shares.
 local function whose(tenant, was_listed, gen, due)
@@ -96,49 +73,28 @@ end
 
 -- Hand over a task that waits for its first attempt. Returns false for a task that needs more, or needs a lock that is
 -- not a free mutex.
-local function hand_over_plain(source, item, envelope, lines)
-  local entry, fields = item[1], item[2]
+local function hand_over_plain(source, entry, fields)
   local id, gen = fields[2], fields[4]
-  if not envelope or math.max(#envelope, lines and #lines or 0) > longest
-    or #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
+  if #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
     return false
   end
-  local all, state, current, tenant, pointer, due = redis.pcall('HGETALL', P .. 't:' .. id), nil, nil, nil, nil, nil
-  for i = 1, #all, 2 do
-    local field = all[i]
-    if field == 'state' then
-      state = all[i + 1]
-    elseif field == 'gen' then
-      current = all[i + 1]
-    elseif PLAIN[field] then
-      -- nothing to do
-    elseif field == 'tenant' then
-      tenant = all[i + 1]
-    elseif field == 'pointer' then
-      pointer = all[i + 1]
-    elseif field == 'due' then
-      due = all[i + 1]
-    else
-      return false  -- fault: unusual-taken-for-plain
-    end
-  end
-  local mutexes = lines and mutexes_in(lines, lock_ttl)
-  if state ~= 'queued' or current ~= gen or lines and not mutexes then
+  local pointer, rest, tenant, lines, envelope = records.plain_queued(id, gen)
+  if not pointer or math.max(#envelope, lines and #lines or 0) > longest then
     return false
   end
   local text = digits(fence + 1)
-  -- lib/locks caches what it reads of locks: once it is loaded, it must take them.
-  if mutexes and (others or not take_mutexes(mutexes, id .. '/' .. gen .. '/' .. text)) then
-    return false
+  if lines then
+    local mutexes = mutexes_in(lines, lock_ttl)
+    -- lib/locks caches what it reads of locks: once it is loaded, it must take them.
+    if not mutexes or others or not take_mutexes(mutexes, id .. '/' .. gen .. '/' .. text) then
+      return false
+    end
   end
   fence, free, looks = fence + 1, free - 1, looks - 1
-  if pointer == '-' then  -- IN_LIST, see lib/record
-    redis.call('HSET', P .. 't:' .. id, 'state', 'running', 'owner', worker, 'fence', text, 'started', started,
-      'pointer', source.stream .. ' ' .. entry)
-  else
-    redis.call('HSET', P .. 't:' .. id, 'state', 'running', 'owner', worker, 'fence', text, 'started', started)
-  end
-  taken[#taken + 1] = {id, gen, text, source.stream, entry, envelope, lines or '', whose(tenant, pointer == '-', gen, due)}
+  local was_listed = pointer == IN_LIST
+  records.begin(id, gen, text, started, worker, was_listed and source.stream .. ' ' .. entry or pointer, rest)
+  taken[#taken + 1] = {id, gen, text, source.stream, entry, envelope, lines or '',
+    whose(tenant ~= '' and tenant or nil, was_listed, gen)}
   return true
 end
 
@@ -153,15 +109,14 @@ local function read_stream(kind, priority)
   local key = P .. stream
   while looks > 0 and most(kind) > 0 and not (others and others.is_skipped(kind, priority)) do
     local wanted = math.min(most(kind), looks)  -- fault: slots-exceeded
-    local entries = read(key, wanted)
-    local envelopes, locks
-    if kind == 'tasks' and #entries > 0 then
-      envelopes, locks = read_texts(entries)
-    end
+    local entries, ids = read(key, wanted), {}
     local source = {key = key, stream = stream, kind = kind}
     for i, item in ipairs(entries) do
-      source.envelope, source.lines = envelopes and envelopes[i] or nil, locks and (locks[i] or '')
-      local is_taken = is_quiet and locks and hand_over_plain(source, item, envelopes[i], locks[i])
+      ids[i] = item[2][2] or ''
+    end
+    records.load(ids)
+    for _, item in ipairs(entries) do
+      local is_taken = is_quiet and kind == 'tasks' and hand_over_plain(source, item[1], item[2])
       -- An entry that fails must not fail those that were read with it.
       local fine, problem = true, nil
       if not is_taken then
@@ -171,13 +126,14 @@ local function read_stream(kind, priority)
         others.give_up(key, item[1], item[2], problem)
       end
     end
+    records.write_all()
     if #entries < wanted then
       break
     end
   end
 end
 
--- @defer wake record rescue limits locks fitting pauses queues refusal waiting fetching load_fetching
+-- @defer records wake record rescue limits locks fitting pauses queues refusal waiting fetching load_fetching
 function general()
   others = others or load_fetching()
   return others

@@ -59,8 +59,7 @@ elseif verb == 'pass' then
   count('missed', missed)
   return 'PASSED'
 end
-local answer = id and id ~= '' and answer_of(read_fields(P .. 't:' .. id,
-  {'state', 'attempt', 'deaths', 'suspect', 'started'}))
+local answer = id and id ~= '' and answer_of(read_record(id))
 if answer == 'SKIPPED' then
   remember(id)
   count('skipped', 1)

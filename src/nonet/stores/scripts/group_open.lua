@@ -25,9 +25,9 @@ local name = keep(':callback', CALLBACK)
 keep(':on_failure', ON_FAILURE)
 redis.call('HSET', key, 'state', 'building', 'parent', parent, 'policy', policy,
   'ttl', ttl, 'total', total, 'failed', 0, 'opened', digits(now), 'name', name)
-if redis.call('EXISTS', P .. 't:' .. parent) == 1 then
+if records.has(parent) then
   redis.call('SADD', P .. 'open:' .. parent, gid)
-  redis.call('HSET', P .. 't:' .. parent, 'opens', 1)
+  change(parent, {opens = 1})
   list_group(gid)
 else
   -- A program that is not a task must seal its group within this time, because nothing detects its death.

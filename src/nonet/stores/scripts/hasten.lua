@@ -6,10 +6,10 @@
 -- @include base wake record
 local answer = {}
 for i, id in ipairs(ARGV) do
-  local record = read_fields(P .. 't:' .. id, {'state', 'stream'})
+  local record = read_record(id)
   local state = record.stream ~= 'hold' and record.state
   if state == 'delayed' then
-    redis.call('HSET', P .. 't:' .. id, 'due', digits(now))
+    change(id, {due = now})
     delay(id, now)
   end
   answer[i] = state or string.match(redis.call('GETRANGE', P .. 'r:' .. id, 0, 63), '^[^|]*')

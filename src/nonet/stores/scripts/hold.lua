@@ -12,12 +12,10 @@
 -- @defer events beginning begin_epoch
 -- @include epoch wake record limits mutexes locks fitting pauses queues refusal waiting deadlock
 local id, lines, lock_ttl, who, client, seen = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
-local key = P .. 't:' .. id
 local since, seq = current_epoch(seen, lock_ttl)
-local record = read_fields(key, {'state', 'gen', 'stream', 'ticket', 'places', 'fence', 'refusals',
-  'since', 'aged', 'held'})
+local record = read_record(id)
 if record.state == 'held' then
-  local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or lines, lock_ttl, record)
+  local locks = held_locks(lock_ttl, record)
   local owner = id .. '/0/' .. record.fence
   -- An earlier call may have taken the locks although its reply was lost. They must not refuse their own holder.
   if not lost_lock(locks, owner) then  -- fault: hold-expired
@@ -25,7 +23,7 @@ if record.state == 'held' then
   end
   -- A lease has expired, so another holder may have the lock by now. Ask again, behind all others.
   give_back(release_locks(locks, owner, true))
-  redis.call('DEL', key, P .. 'l:' .. id)
+  records.drop({id})
   record = {}
 end
 local function answer_of(refusal)
@@ -42,7 +40,7 @@ local refusal = refusal_of(me)
 if refusal and refusal.impossible then
   leave_as_admitted(me)
   each_place(me, function(_, _, name) give_back({name}) end)
-  redis.call('DEL', key, P .. 'l:' .. id)
+  records.drop({id})
   offer_all()
   return {'IMPOSSIBLE', why_impossible(refusal.lock), since, seq}
 end
@@ -61,9 +59,10 @@ if refusal and not waits then
   return answer_of(refusal)
 end
 
-redis.call('HSET', key, 'name', 'hold', 'stream', 'hold', 'ticket', record.ticket, 'gen', record.gen,
-  'owner', who, 'client', client, 'seen', digits(now))
-redis.call('SET', P .. 'l:' .. id, lines)
+record.state, record.name, record.owner, record.client, record.seen = record.state or 'waiting', 'hold', who, client, now
+record.locks = given(lines)
+records.put(id, record, '')
+records.write_all()
 if refusal then
   -- Set no TTL: the places in the queues would outlive the record. A promotion removes a hold that stops asking.
   park(me, refusal, HOLD_WAITS)
@@ -74,9 +73,7 @@ local fence = digits(math.max(tonumber(redis.call('GET', P .. 'fence') or '') or
 local held = take_locks(me, id .. '/0/' .. fence)
 leave_as_admitted(me)
 redis.call('SET', P .. 'fence', fence)
-redis.call('HSET', key, 'state', 'held', 'gen', '0', 'fence', fence, 'held', held,
-  'started', digits(now), unpack(NOT_WAITING))
-redis.call('PEXPIRE', key, lock_ttl + LOCKS_KEPT)
-redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl + LOCKS_KEPT)
+change(id, {state = 'held', gen = '0', fence = fence, held = held, started = digits(now)}, NOT_WAITING)
+records.keep(id, lock_ttl + LOCKS_KEPT)
 offer_all()
 return {'OK', fence, since, seq}

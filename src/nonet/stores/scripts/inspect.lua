@@ -65,8 +65,7 @@ local function entry_of(id, record)
 end
 
 -- Report a hold that keeps the locks of code that still runs after its attempt; its worker renews it until it has ended.
-local function report_left(key)
-  local hold = read_fields(key, {'left', 'name', 'owner', 'started'})
+local function report_left(key, hold)
   if hold.left and redis.call('PTTL', key) > LOCKS_KEPT then
     report('left', hold.left, hold.name or '', shown(hold.owner or ''), digits(now - tonumber(hold.started)))
   end
@@ -81,10 +80,9 @@ local function report_blocked(id, workflow)
 end
 
 local function report_record(key, _, id)
-  local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'tenant', 'stream', 'since', 'kept', 'blocked',
-    'workflow'})
+  local record = read_record(id)
   if record.stream == 'hold' then
-    return report_left(key)
+    return report_left(key, record)
   end
   local gen, holder = entry_of(id, record)
   report('record', id, record.state or '', record.gen or '', record.owner or '',
@@ -119,7 +117,7 @@ end
 
 local function report_lease(lock, owner, expiry)
   local id, gen, fence = string.match(owner, '^(.*)/(%d+)/(%d+)$')
-  local record = read_fields(P .. 't:' .. (id or ''), {'gen', 'fence', 'state'})
+  local record = read_record(id or '')
   local is_live = record.gen == gen and record.fence == fence
     and (record.state == 'running' or record.state == 'held')
   report('lease', lock, owner, digits(tonumber(expiry) - now), flag(is_live))
@@ -131,7 +129,7 @@ end
 
 local function report_waiter(name, member)
   local id = string.match(member, '^%S+') or ''
-  local record = read_fields(P .. 't:' .. id, {'state', 'places'})
+  local record = read_record(id)
   report('waiter', string.match(name, '^%a+:([^|]*)'), id, record.state or '', flag(record.places))
 end
 
@@ -140,7 +138,7 @@ end
 local function report_missing(kind, key, name, owner, id, before)
   local first, missing = nil, 0
   each_member('SSCAN', key, name, function(_, member)
-    if redis.call('EXISTS', P .. 't:' .. before .. member) == 0 then
+    if not records.has(before .. member) then
       first, missing = first or before .. member, missing + 1
     end
   end)
@@ -158,7 +156,7 @@ local function report_group(key, name, id)
   end
   group = read_fields(key, {'state', 'parent'})
   report('group', id, group.state or '', redis.call('SCARD', key .. ':pending'), group.parent or '',
-    redis.call('EXISTS', P .. 't:' .. (group.parent or '')), redis.call('PTTL', key))
+    flag(records.has(group.parent or '')), redis.call('PTTL', key))
 end
 
 local function report_rest(key, workflow)
@@ -196,7 +194,7 @@ local function report_workflow(key, name, id)
 end
 
 local function report_part(key, _, id)
-  if redis.call('EXISTS', P .. 't:' .. id) == 0 and redis.call('PTTL', key) == -1 then
+  if not records.has(id) and redis.call('PTTL', key) == -1 then
     report('part', key)
   end
 end
@@ -228,7 +226,7 @@ end
 
 local function report_unique(key, _, name)
   local id = string.match(redis.call('GET', key) or '', '^|(.+)$')
-  local unique = id and redis.call('HGET', P .. 't:' .. id, 'unique')
+  local unique = id and read_record(id).unique
   if redis.call('PTTL', key) == -1 and (not unique or string.sub(unique, 2) ~= name) then
     report('part', key)
   end
@@ -245,7 +243,7 @@ local function report_share(key, name)
 end
 
 -- The type of a key, and what to report of it, by its name up to the first colon. false: any type.
-local KINDS = {t = {'hash', report_record}, b = {'string', report_part}, l = {'string', report_part},
+local KINDS = {t = {'string', report_record}, b = {'string', report_part},
   e = {'string', report_part}, h = {'list', report_part}, c = {'string', report_part},
   r = {'string', report_lasting}, g = {false, report_group}, woken = {'stream', report_stream},
   suspects = {'stream', report_stream}, burials = {'stream', report_stream}, suspected = {'string', nothing}, accused = {'set', report_lasting},
@@ -316,7 +314,7 @@ end
 
 local function report_entry(item)
   local id, gen = item[2][2] or '', item[2][4] or ''
-  local record = read_fields(P .. 't:' .. id, {'gen', 'pointer', 'stream'})
+  local record = read_record(id)
   local name, entry = pointer_of(record)
   local is_meant = record.gen == gen and (record.pointer == IN_LIST or name == what and entry == item[1])
   report('entry', what, item[1], id, flag(is_meant), flag(record.gen))
@@ -334,7 +332,7 @@ end
 local function report_due(name)
   local page = redis.call('ZSCAN', P .. name, cursor, 'COUNT', count)
   for i = 1, #page[2], 2 do
-    if redis.call('EXISTS', P .. 't:' .. page[2][i]) == 0 then
+    if not records.has(page[2][i]) then
       report('orphan', page[2][i])
     end
   end

@@ -14,20 +14,6 @@
 local place, stream, start, count, class = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local workers, text, earliest, latest = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
 local tenant, FIRST_STATE = ARGV[10], 11
-local FIELDS = place == 'records' and {'name', 'state', 'stream'}
-  or {'name', 'state', 'stream', 'gen', 'ticket', 'started', 'since', 'put'}
-if place == 'records' and (earliest or latest) then
-  FIELDS[4], FIELDS[5] = 'gen', 'ticket'
-end
-if workers ~= '' then
-  FIELDS[#FIELDS + 1] = 'owner'
-end
-if text ~= '' then
-  FIELDS[#FIELDS + 1] = 'error'
-end
-if tenant ~= '' then
-  FIELDS[#FIELDS + 1] = 'tenant'
-end
 local wanted = ARGV[FIRST_STATE] and {}
 for i = FIRST_STATE, #ARGV do
   wanted[ARGV[i]] = true
@@ -65,7 +51,7 @@ end
 -- Examine one task. gen and entry: of the pointer to it, in a list the time of its gen; due: its time in the delayed set.
 local function examine(id, gen, entry, due)
   answer[2] = answer[2] + 1
-  local record = read_fields(P .. 't:' .. id, FIELDS)
+  local record = read_record(id)
   if is_wanted(record) and (not gen or not record.gen or record.gen == gen) then
     local n = #answer
     answer[n + 1], answer[n + 2], answer[n + 3] = id, record.state, record.name or ''

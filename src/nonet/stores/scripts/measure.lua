@@ -55,8 +55,10 @@ local blocked = redis.call('ZCOUNT', delayed, BLOCKED_UNTIL, BLOCKED_UNTIL)
 local soon = redis.call('ZCOUNT', delayed, '-inf', digits(now + ahead))
 local is_estimate, seen, states = soon > looks, 0, {}
 local function sample(first, count)
-  for _, id in ipairs(redis.call('ZRANGE', delayed, first, first + count - 1)) do
-    local state = redis.call('HGET', P .. 't:' .. id, 'state') or ''
+  local ids = redis.call('ZRANGE', delayed, first, first + count - 1)
+  records.load(ids)
+  for _, id in ipairs(ids) do
+    local state = read_record(id).state or ''
     seen, states[state] = seen + 1, (states[state] or 0) + 1
   end
 end

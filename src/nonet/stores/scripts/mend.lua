@@ -43,7 +43,7 @@ local function is_held(id, record)
   end
   local missed = tonumber(record.missed or '0')
   if missed <= tonumber(record.started or '0') then
-    redis.call('HSET', P .. 't:' .. id, 'missed', digits(now))
+    change(id, {missed = now})
     return true
   end
   return now - math.max(missed, tonumber(record.kept or '0')) < lease
@@ -80,16 +80,14 @@ end
 
 local STATES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
 
-local FIELDS_CHECKED = {'state', 'gen', 'stream', 'name', 'tenant', 'owner', 'pointer', 'places', 'due', 'start_by',
-  'started', 'kept', 'missed', 'workflow', 'blocked', 'ends_as'}
 local met = {}  -- the tasks of this page, as add_to() adds them up
 
-local function check_record(key, id)
-  local record = read_fields(key, FIELDS_CHECKED)
+local function check_record(_, id)
+  local record = read_record(id)
   keep_deadline(id, record)
   local is_task = STATES[record.state] and record.stream ~= 'hold'
   if is_task then
-    add_to(met, record.stream, record, 1, counted_bytes(id))
+    add_to(met, record.stream, record, 1, counted_bytes(id, record))
   end
   local is_mended = is_task and not is_in_place(id, record) and put_back(id, record)
   if is_task and record.blocked then
@@ -100,7 +98,7 @@ end
 
 -- Parts of a task whose record is gone are kept for a day, for diagnosis.
 local function check_part(key, id)
-  if redis.call('EXISTS', P .. 't:' .. id) == 0 then
+  if not records.has(id) then
     redis.call('PEXPIRE', key, ONE_DAY, 'NX')
   end
 end
@@ -121,7 +119,7 @@ end
 
 -- A member of the delayed set without a record may be due in a year; its waiters must not wait until then.
 local function end_orphan(id)
-  if redis.call('EXISTS', P .. 't:' .. id) == 0 then
+  if not records.has(id) then
     note_unknown(id)
     redis.call('ZREM', P .. 'tasks:delayed', id)
   end
@@ -147,7 +145,7 @@ end
 
 local CHECKS = {t = check_record, u = check_unique, g = check_group, f = check_workflow, n = check_step, m = check_step,
   j = check_step, k = check_step, s = check_step}
-local RECORDS_AND_PARTS, mended = '[tblehcugfnmjks]:*', 0
+local RECORDS_AND_PARTS, mended = '[tbehcugfnmjks]:*', 0
 local page = redis.call('SCAN', walk.cursor or '0', 'MATCH', P .. RECORDS_AND_PARTS,
   'COUNT', keys_per_page)
 for _, key in ipairs(page[2]) do

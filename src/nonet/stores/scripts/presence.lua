@@ -20,7 +20,7 @@ local function orders_of()
     orders = {'', '', drain}
   end
   for _, id in ipairs(redis.call('SMEMBERS', key)) do
-    local record = read_fields(P .. 't:' .. id, {'owner', 'gen', 'state', 'cancel'})
+    local record = read_record(id)
     if record.owner == worker and record.state == 'running' and record.cancel then
       orders[#orders + 1] = id
       orders[#orders + 1] = record.gen
@@ -33,11 +33,8 @@ local function orders_of()
 end
 
 local answer = {since, seq, version or '', worker ~= '' and orders_of() or {}}
+records.load({unpack(ARGV, FIRST)})
 for i = FIRST, #ARGV do
-  local known = redis.call('EXISTS', P .. 't:' .. ARGV[i]) * 2
-  if known == 0 then
-    known = redis.call('EXISTS', P .. 'r:' .. ARGV[i])
-  end
-  answer[#answer + 1] = known
+  answer[#answer + 1] = records.has(ARGV[i]) and 2 or redis.call('EXISTS', P .. 'r:' .. ARGV[i])
 end
 return answer

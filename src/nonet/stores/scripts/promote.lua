@@ -36,7 +36,7 @@ local woken, moved, waiters, gone, staying = {}, 0, {}, {}, {}
 
 local function postpone(key, id, problem)
   redis.call('ZADD', key, digits(now + 60000000), id)
-  redis.pcall('HSET', P .. 't:' .. id, 'blocker', string.sub(reason_of(problem), 1, 60))
+  pcall(change, id, {blocker = string.sub(reason_of(problem), 1, 60)})
 end
 
 -- Handle a member of one of those sets that has no record.
@@ -51,8 +51,7 @@ local function move(id, record)
   local state, stream, gen = record.state, record.stream, digits(tonumber(record.gen) + 1)
   local kind = state == 'dying' and 'burials' or record.suspect and 'suspects' or 'tasks'
   local pointer = enqueue(kind, id, stream, gen)  -- fault: removes-first
-  redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
-    'gen', gen, 'pointer', pointer)
+  change(id, {state = state == 'dying' and state or 'queued', gen = gen, pointer = pointer})
   local size = size_of(stream)
   if not record.unfit or not wake_other(size, record.name or '', record.unfit) then
     woken[size] = (woken[size] or 0) + 1
@@ -72,10 +71,8 @@ local function stays(id, record)
   return true
 end
 
-local FIELDS = {'state', 'gen', 'stream', 'ticket', 'v', 'unfit', 'suspect', 'name', 'places'}
-
 local function act(id)
-  local record = read_fields(P .. 't:' .. id, FIELDS)
+  local record = read_record(id)
   local state, newer = record.state, record.v and newer_format(record)
   if newer and state == 'queued' then  -- woken by newer code, which manages its reservations
     postpone(due_key, id, newer)
@@ -90,7 +87,9 @@ local function act(id)
   end
 end
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now), 'LIMIT', 0, batch)) do  -- fault: promoted-early
+local due = redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now), 'LIMIT', 0, batch)  -- fault: promoted-early
+records.load(due)
+for _, id in ipairs(due) do
   -- A task that cannot be moved must not stop the others.
   local fine, problem = pcall(act, id)
   if not fine then

@@ -31,39 +31,37 @@ local function join_new_limits(id, lines, of, held, owner)
     end
   end
   if joined then
-    redis.call('HSET', P .. 't:' .. id, 'held', table.concat(marks))
+    change(id, {held = table.concat(marks)})
   end
 end
 
 local function renew(id, gen, fence, stream_key, entry)
-  local record = read_fields(P .. 't:' .. id, {'gen', 'fence', 'owner', 'state', 'name', 'tenant', 'held'})
+  local record = read_record(id)
   if record.gen ~= gen or record.fence ~= fence then  -- fault: beat-keeps-reclaimed
     return false
   end
-  local lines = redis.call('GET', P .. 'l:' .. id) or ''
   if stream_key == '' then
-    redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl + LOCKS_KEPT)
-    redis.call('PEXPIRE', P .. 't:' .. id, lock_ttl + LOCKS_KEPT)
+    records.keep(id, lock_ttl + LOCKS_KEPT)
   elseif record.owner ~= worker then
     return false
   else
     local claimed = redis.pcall('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')  -- fault: beat-extends-nothing
     if claimed.err or #claimed == 0 then
       -- The stream or its group was deleted. The worker still runs the task, and mend must not requeue it.
-      redis.call('HSET', P .. 't:' .. id, 'kept', digits(now))
+      change(id, {kept = now})
     end
     if record.state == 'dying' then
       return true
     end
   end
-  local locks = held_locks(lines, lock_ttl, record)
+  local locks = held_locks(lock_ttl, record)
   local owner = id .. '/' .. gen .. '/' .. fence
   if lost_lock(locks, owner) then
     return false  -- fault: renewal-revives
   end
   renew_locks(locks, owner)
   if are_limits_set() then
-    join_new_limits(id, lines, stream_key ~= '' and record or nil, record.held or '', owner)
+    join_new_limits(id, record.locks or '', stream_key ~= '' and record or nil, record.held or '', owner)
   end
   return true
 end

@@ -6,11 +6,9 @@
 -- returns OK | STALE (not the owner: nothing was kept)
 -- @include base
 local id, gen, fence, fraction, text = unpack(ARGV, 1, 5)
-local key = P .. 't:' .. id
-local record = read_fields(key, {'gen', 'fence'})
+local record = read_record(id)
 if record.gen ~= gen or record.fence ~= fence then
   return 'STALE'
 end
--- Two fields: a value of more than 64 bytes would cost the record its compact encoding.
-redis.call('HSET', key, 'progress', fence .. '|' .. fraction .. '|' .. digits(now), 'doing', text)
+change(id, {progress = fence .. '|' .. fraction .. '|' .. digits(now), doing = text})
 return 'OK'

@@ -32,24 +32,23 @@ end
 
 -- A parked task may be checked early; a delayed one must not run early.
 local function set_task_back(key, id, score)
-  local record = read_fields(P .. 't:' .. id, {'state', 'ticket', 'put', 'since', 'reserved'})
+  local record = read_record(id)
   if record.state ~= 'delayed' or is_wrong(record.put or record.ticket) then
     set_back(key, id, score)
   end
   for _, name in ipairs({'since', 'reserved'}) do
     if is_wrong(record[name]) then
-      redis.call('HSET', P .. 't:' .. id, name, digits(tonumber(record[name]) - by))
+      change(id, {[name] = tonumber(record[name]) - by})
     end
   end
 end
 
 -- Correct only the deadlines of tasks that were submitted after the step.
 local function set_deadline_back(key, id, score)
-  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'ticket', 'start_by'})
+  local record = read_record(id)
   if record.start_by and is_wrong(ticket_of(record)) then
     set_back(key, id, score)
-    redis.call('HSET', P .. 't:' .. id, 'start_by', (string.gsub(record.start_by, '^%d+',
-      digits(tonumber(score) - by))))
+    change(id, {start_by = (string.gsub(record.start_by, '^%d+', digits(tonumber(score) - by)))})
   end
 end
 

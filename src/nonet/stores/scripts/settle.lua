@@ -2,12 +2,12 @@
 -- settle: end deliveries, each once. A repeated settle (its reply was lost) gets the same answer; a settle by a
 -- worker that no longer owns the delivery changes nothing.
 -- KEYS  prefix
--- ARGV  keeping, 'lock ttl ms|latest possible time µs or nothing', n, n × (id, gen, fence, stream key, entry, document) of tasks that are done and submit
---       nothing, then for all others
---       id, gen, fence, stream key, entry, outcome, document, text, delay µs, started (0 | 1 | 2), m,
---       m × (arguments of submit_one), submitted if done
+-- ARGV  keeping, 'lock ttl ms|latest possible time µs or nothing', n × (id, gen, fence, stream key, entry, outcome, document;
+--       unless the outcome is done also text, delay µs, started (0 | 1 | 2), m, m × (arguments of submit_one))
 --       started: whether its code was started; 2: the code still runs, and keeps the structural locks
---       outcome: done | dead   end the task with the document as its result
+--       outcome: done          end the task with the document as its result
+--                commit        as done, and submit these tasks
+--                dead          as done, for a failure
 --                cancelled | expired  the same, because it was cancelled or not started in time
 --                retry         one attempt used: store document and text as its error. If the task was
 --                              cancelled meanwhile: end it, with a document made here
@@ -19,19 +19,28 @@
 --                dying         never execute it again: keep the document until it is in SQL
 -- returns OK if all are OK, else for each OK | STALE (not the owner) | LOST (a lock expired: nothing was changed) |
 --       FAILED: call again with this one alone to get the error; HASH counters counts STALE and LOST
--- @include base keeping counting mutexes
+-- @include now leases plain keeping counting mutexes
 local ttl, latest = string.match(ARGV[2], '^(%d+)|?(%d*)$')
-local lock_ttl, number, FIRST, FIELDS = tonumber(ttl), tonumber(ARGV[3]), 4, 6
+local lock_ttl, FIRST, SHORT, LONG, OF_A_TASK = tonumber(ttl), 3, 7, 11, 8
 leases.check(latest)
-local FIRST_OTHER = FIRST + number * FIELDS
+
+-- Where each delivery begins in ARGV, and the ids.
+local starts, ids = {}, {}
+do
+  local at = FIRST
+  while at <= #ARGV do
+    starts[#starts + 1], ids[#ids + 1] = at, ARGV[at]
+    at = at + (ARGV[at + 5] == 'done' and SHORT or LONG + OF_A_TASK * tonumber(ARGV[at + 10]))
+  end
+end
+records.load(ids)
 
 -- What this call ends. It is collected for all deliveries and written at the end: see remove_ended, leave_streams and
 -- offer_freed.
-local gone, counts, ended, steps = {}, {}, {}, {}
+local gone, unlocked, counts, ended, steps = {}, {}, {}, {}, {}
 local entries, freed, answers, left, met = {}, {}, {}, {}, {}
 local others, general = nil, nil  -- lib/settling, once it is needed
--- Whether there is one delivery: an error then goes to the caller.
-local is_alone = number == 1 and #ARGV < FIRST_OTHER or number == 0 and #ARGV == FIRST + 10 + 8 * ARGV[FIRST + 10]
+local is_alone = #ids == 1  -- an error then goes to the caller
 
 -- Let an error fail only the settlement that caused it.
 local function try(step, ...)
@@ -50,15 +59,8 @@ local function leave_stream(key, entry)
   of_stream[#of_stream + 1], entries[key] = entry, of_stream
 end
 
--- Whether a task has nothing but its record, its envelope and its locks, and perhaps a workflow: it was delivered once,
--- and no client waits for it.
-local function is_plain(record)
-  return not record.settled and record.state == 'running'  -- fault: retried-ends-plainly
-    and not (record.group or record.opens or record.waited or record.unique or record.saved
-      or record.suspect or record.letter)
-end
-
--- Do what finish() does, with deletions and counts collected for all tasks of the call. k: index of its answer.
+-- Do what finish() does for a success that concerns no other task, with deletions and counts collected for all tasks of the
+-- call. k: index of its answer.
 local function end_plainly(k, id, record, fence, document)
   ended[#ended + 1] = {k = k, id = id, record = record}
   local value = 'done|' .. fence .. '|'
@@ -66,27 +68,26 @@ local function end_plainly(k, id, record, fence, document)
   if record.workflow then
     steps[#steps + 1] = {id, record, 'done', value .. document}
   end
-  local at = #gone
-  gone[at + 1], gone[at + 2], gone[at + 3] = P .. 't:' .. id, P .. 'l:' .. id, P .. 'b:' .. id  -- fault: plain-locks-kept
-  if record.stream then
-    add_to(counts, record.stream, record, -1, -counted_bytes(id))
-  end
+  gone[#gone + 1] = id
+  add_to(counts, record.stream, record, -1, -counted_bytes(id, record))
 end
 
--- Settle a success that needs nothing else, with no locks but mutexes. Returns whether it did so.
-local function settle_plainly(k, id, gen, fence, stream, entry, document, lines)
-  local record = read_record(id)
-  if record.gen ~= gen or record.fence ~= fence or record.held or not is_plain(record) then  -- fault: plain-fence-unchecked
+-- Settle a success of a task that has no field that few tasks have, and no locks but mutexes. Returns whether it did so.
+local function settle_plainly(k, id, gen, fence, stream, entry, document)
+  local record = records.plain_running(id, gen, fence)
+  if not record then
     return false
   end
-  local mutexes = mutexes_in(lines or '', lock_ttl)
-  if not mutexes or not has_mutexes(mutexes, id .. '/' .. gen .. '/' .. fence) then
-    return false
+  if record.locks then
+    local mutexes = mutexes_in(record.locks, lock_ttl)
+    if not mutexes or not has_mutexes(mutexes, id .. '/' .. gen .. '/' .. fence) then
+      return false
+    end
+    for _, mutex in ipairs(mutexes) do
+      unlocked[#unlocked + 1], freed[#freed + 1] = mutex.key, mutex.name  -- fault: plain-mutex-kept
+    end
   end
   end_plainly(k, id, record, fence, document)
-  for _, mutex in ipairs(mutexes) do
-    gone[#gone + 1], freed[#freed + 1] = mutex.key, mutex.name  -- fault: plain-mutex-kept
-  end
   leave_stream(P .. stream, entry)
   return true
 end
@@ -106,11 +107,14 @@ local function list_ended(those)
   keep_lines('done', listed)
 end
 
-local function remove_all(keys, numbers, those)
+local function remove_all(names, mutexes, numbers, those)
   if most_ends > 0 then
     list_ended(those)
   end
-  redis.call('DEL', unpack(keys))  -- fault: plain-end-kept
+  records.drop(names)  -- fault: plain-end-kept
+  if #mutexes > 0 then
+    redis.call('DEL', unpack(mutexes))
+  end
   count_active(numbers)  -- fault: plain-end-uncounted
 end
 
@@ -118,19 +122,19 @@ local function remove_ended()
   if #gone == 0 then
     return
   end
-  local keys, numbers, those, last = gone, counts, ended, steps
-  gone, counts, ended, steps = {}, {}, {}, {}
+  local names, mutexes, numbers, those, last = gone, unlocked, counts, ended, steps
+  gone, unlocked, counts, ended, steps = {}, {}, {}, {}, {}
   if #last > 0 then
     general().end_these(last)
   end
-  if try(remove_all, keys, numbers, those) == 'FAILED' then
+  if try(remove_all, names, mutexes, numbers, those) == 'FAILED' then
     for _, one in ipairs(those) do
       answers[one.k] = 'FAILED'
     end
   end
 end
 
--- @defer wake record submitting limits locks index group finish settling load_settling
+-- @defer records wake record submitting limits locks index group finish settling load_settling
 function general()
   others = others or load_settling()
   return others
@@ -157,28 +161,19 @@ local function offer_freed()
   end
 end
 
-do
-  -- The locks of each task.
-  local keys = {}
-  for k = 1, number do
-    keys[k] = P .. 'l:' .. ARGV[FIRST + (k - 1) * FIELDS]
+for k, at in ipairs(starts) do
+  local id, gen, fence, stream, entry, outcome, document = unpack(ARGV, at, at + SHORT - 1)
+  local fine, is_settled = true, false
+  if outcome == 'done' and not met[id] then
+    fine, is_settled = pcall(settle_plainly, k, id, gen, fence, stream, entry, document)
   end
-  local lines_of = number > 0 and redis.call('MGET', unpack(keys)) or {}
-  for k = 1, number do
-    local at = FIRST + (k - 1) * FIELDS
-    local id, gen, fence, stream, entry, document = unpack(ARGV, at, at + FIELDS - 1)
-    local fine, is_settled = true, false
-    if not met[id] then
-      fine, is_settled = pcall(settle_plainly, k, id, gen, fence, stream, entry, document, lines_of[k])
-    end
-    if fine and is_settled then
-      answers[k], met[id] = 'OK', true
-    else
-      left[#left + 1] = k
-    end
+  if fine and is_settled then
+    answers[k], met[id] = 'OK', true
+  else
+    left[#left + 1] = k
   end
 end
-if #left > 0 or FIRST_OTHER <= #ARGV then
+if #left > 0 then
   general().settle_rest()
 end
 remove_ended()

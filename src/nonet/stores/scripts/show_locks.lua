@@ -24,7 +24,7 @@ end
 
 local function waiter_row(member, score)
   local id = string.match(member, '^%S*')
-  local record = read_fields(P .. 't:' .. id, {'name', 'since'})
+  local record = read_record(id)
   return {id, record.name or '', record.since or '', tonumber(score) < 0 and 1 or 0}
 end
 

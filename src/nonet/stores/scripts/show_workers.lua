@@ -11,7 +11,7 @@ local tasks, answer, FIRST = tonumber(ARGV[1]), {digits(now)}, 2
 local function named(ids)
   local rows = {}
   for i, id in ipairs(ids) do
-    local record = read_fields(P .. 't:' .. id, {'name', 'started'})
+    local record = read_record(id)
     rows[i] = {id, record.name or '', record.started or ''}
   end
   return rows

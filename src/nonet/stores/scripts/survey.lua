@@ -6,7 +6,7 @@
 --       1|0) of each task that has not ended}
 -- @include base progress each
 local left = {}
-each_record({'state', 'name', 'stream', 'attempt', 'deaths', 'suspect'}, function(id, record)
+each_record(function(id, record)
   if record.state and record.stream ~= 'hold' then
     left[id] = record  -- a scan may show one twice
   end

@@ -12,9 +12,9 @@ local lock_ttl, who = tonumber(ARGV[6]), ARGV[7]
 local left, taken = most, {}
 
 local function take(id, gen)
-  local record = read_fields(P .. 't:' .. id, {'gen', 'owner', 'state', 'fence', 'name', 'tenant', 'held'})
+  local record = read_record(id)
   if record.gen == gen and record.owner == worker and record.state == 'running' then
-    local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl, record)
+    local locks = held_locks(lock_ttl, record)
     give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, true))  -- fault: takeover-keeps-locks
   end
   local is_taken = take_back(id, gen, limit)

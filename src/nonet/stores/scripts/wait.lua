@@ -10,7 +10,7 @@ local value = redis.call('GET', P .. 'r:' .. id)
 if value then
   return {'ended', value}
 end
-local is_task = redis.call('EXISTS', P .. 't:' .. id) == 1
+local is_task = records.has(id)
 local state = not is_task and redis.call('HGET', P .. 'f:' .. id, 'state')
 if state == 'done' or state == 'failed' or state == 'cancelled' then
   return {'ended', state .. '|0|'}
@@ -19,7 +19,7 @@ elseif not is_task and not state then
 end
 for i = 3, #ARGV do
   local waiter = ARGV[i]
-  if is_task and redis.call('EXISTS', P .. 't:' .. waiter) == 1 then
+  if is_task and records.has(waiter) then
     local lock = depends_on(id, waiter)
     if lock then
       return {'deadlock', lock}
@@ -34,6 +34,6 @@ redis.call('ZREMRANGEBYSCORE', P .. 'waiters:' .. id, '-inf', digits(now - 20000
 redis.call('ZADD', P .. 'waiters:' .. id, digits(now), client)
 redis.call('PEXPIRE', P .. 'waiters:' .. id, 20000)
 if is_task then
-  redis.call('HSET', P .. 't:' .. id, 'waited', 1)
+  change(id, {waited = 1})
 end
 return {'live'}

@@ -17,7 +17,7 @@ local HEAD, FIELDS, EDGE, LONGEST, ONE_DAY = 10, 8, 3, 500, 86400000
 -- Begin a workflow. Returns false if a task has its id.
 local function begin(workflow, title, parent, total, kept, kept_failed)
   local key = P .. 'f:' .. workflow
-  if redis.call('EXISTS', P .. 't:' .. workflow, P .. 'r:' .. workflow) > 0 then
+  if records.is_known(workflow) then
     return false
   end
   for _, suffix in ipairs(KEYS_OF_WORKFLOW) do  -- of an earlier workflow that was never completely submitted

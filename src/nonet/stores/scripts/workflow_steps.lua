@@ -8,7 +8,7 @@ local workflow = ARGV[1]
 local places = {unpack(ARGV, 2)}
 local answer = {}
 for i, ended in ipairs(redis.call('HMGET', P .. 'f:' .. workflow .. ':results', unpack(places))) do
-  local record = ended and {} or read_fields(P .. 't:' .. workflow .. ':' .. places[i], {'state', 'blocked'})
+  local record = ended and {} or read_record(workflow .. ':' .. places[i])
   answer[i] = ended and string.match(ended, '^%a*') or record.blocked and 'blocked' or record.state or 'lost'
 end
 return answer

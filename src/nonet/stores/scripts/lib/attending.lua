@@ -16,7 +16,7 @@ end
 
 local function age(me)
   me.aged, me.rank = true, rank_of(me.ticket, me.stream, true)
-  redis.call('HSET', P .. 't:' .. me.id, 'aged', 1)
+  change(me.id, {aged = 1})
 end
 
 -- Check a waiting task: it may have aged, and a wake-up may have been lost.
@@ -27,7 +27,7 @@ local function look_at(me, due, waits)
   end
   if offer(me, of_age) then  -- fault: aged-keeps-rank
     me.refusals = me.refusals + 1
-    redis.call('HSET', P .. 't:' .. me.id, 'refusals', me.refusals, 'since', digits(me.since))
+    change(me.id, {refusals = me.refusals, since = me.since})
     redis.call('ZADD', P .. 'tasks:delayed', digits(next_look(me, waits)), me.id)
   end
 end
@@ -39,7 +39,7 @@ local function move_forward(me)
   local first = PRIORITIES[1] .. ':' .. size
   if name ~= 'woken:' .. first and me.stream ~= first and not me.suspect then  -- fault: aged-keeps-stream
     local gen = digits(tonumber(me.gen) + 1)
-    redis.call('HSET', P .. 't:' .. me.id, 'gen', gen, 'pointer', enqueue('woken', me.id, first, gen))
+    change(me.id, {gen = gen, pointer = enqueue('woken', me.id, first, gen)})
     if name then  -- else its pointer is in a list, and void now
       redis.call('XDEL', P .. name, entry)
     end
@@ -61,7 +61,7 @@ local function look_at_woken(me, due, waits)
     move_forward(me)
   elseif me.places ~= '' and now >= ends then
     leave_queues(me)  -- fault: reservation-kept
-    redis.call('HSET', P .. 't:' .. me.id, 'places', '')
+    change(me.id, {places = ''})
   end
   local next_look = math.min(aging_time(me, waits), me.places ~= '' and ends or math.huge)  -- fault: lapsed-never-ages
   if was_woken and next_look < math.huge then
@@ -106,7 +106,7 @@ local function drop_ghosts(name)
   local queue, writers = P .. 'queue:' .. name, P .. 'writers:' .. name
   local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
   if first[2] and tonumber(first[2]) < 0
-    and redis.call('HGET', P .. 't:' .. string.match(first[1], '^%S*'), 'state') ~= 'queued' then
+    and read_record(string.match(first[1], '^%S*')).state ~= 'queued' then
     redis.call('ZREM', queue, first[1])
   end
   local writer = redis.call('ZRANGE', writers, 0, 0)[1]

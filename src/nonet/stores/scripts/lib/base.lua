@@ -1,4 +1,4 @@
 -- lib/base: what nearly every script needs.
 -- The parts of a script share the 200 local variables that Lua allows in a function. A part that needs many hides those
 -- of its own in a do-block. A comment "-- fault: NAME" marks a line that tests/stores/machines/faults.py breaks.
--- @include now leases records
+-- @include now leases plain records

@@ -1,4 +1,4 @@
--- lib/beginning: needs base, events. Begins an epoch. HASH epoch: since (µs, its name), seq (raised by the
+-- lib/beginning: needs plain, events. Begins an epoch. HASH epoch: since (µs, its name), seq (raised by the
 -- leader, so that older data are recognised), withheld (no structural lock is granted until then, µs), lost (when
 -- data were lost, µs), first (1: begun by a process that knew of no earlier epoch).
 

@@ -7,7 +7,7 @@ local function leave_places(id, record)
   leave_handed(id, record)
   if record.places then
     leave_queues(load_waiter(id))
-    redis.call('HSET', P .. 't:' .. id, 'places', '')
+    change(id, {places = ''})
   end
 end
 

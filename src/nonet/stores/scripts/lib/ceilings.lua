@@ -58,7 +58,7 @@ local function delayed_in(scope)
   local found = redis.call('ZRANGEBYSCORE', P .. 'tasks:delayed', '(' .. digits(now), '+inf', 'WITHSCORES',
     'LIMIT', 0, MOST_DELAYED)
   for i = 1, #found, 2 do
-    local record = read_fields(P .. 't:' .. found[i], {'state', 'blocked', 'stream', 'name', 'tenant'})
+    local record = read_record(found[i])
     local is_of_scope = scope == 'namespace' or kind and record.tenant == tenant
       or scope == 'stream:' .. (record.stream or '') or scope == 'task:' .. (record.name or '')
     if is_of_scope and (record.blocked or record.state == 'delayed') then  -- others wait for a lock
@@ -107,7 +107,7 @@ local met = {}
 -- How many places a task takes: none if its id is known, if its unique key makes it a duplicate or the replacement
 -- of another task, or if it was admitted before.
 local function places_of(id, group, terms)
-  if met[id] or redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0
+  if met[id] or records.is_known(id)
     or string.find('\n' .. terms, '\nadmitted|', 1, true)
     or group ~= '' and redis.call('HEXISTS', P .. 'g:' .. group .. ':results', id) == 1 then
     return 0
@@ -120,7 +120,7 @@ local function places_of(id, group, terms)
   local other, is_met = owner_of(key), met['u:' .. key]
   met['u:' .. key] = true
   local is_replaced = mode ~= 'latest' or other
-    and AT_REST[redis.call('HGET', P .. 't:' .. other, 'state')]
+    and AT_REST[read_record(other).state]
   return (is_met or other and is_replaced) and 0 or 1
 end
 
@@ -134,7 +134,7 @@ local function submitters_since(asked, first)
       return nil
     elseif not known[parent] then
       known[parent] = true
-      local record = read_fields(P .. 't:' .. parent, {'state', 'gen', 'ticket'})
+      local record = read_record(parent)
       if record.state ~= 'running' then
         return nil
       end

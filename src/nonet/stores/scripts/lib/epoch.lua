@@ -1,4 +1,4 @@
--- lib/epoch: needs base, beginning. The epoch names the data set. If the caller of a script has seen a higher
+-- lib/epoch: needs leases, plain, beginning. The epoch names the data set. If the caller of a script has seen a higher
 -- sequence than Redis has, Redis has lost data, and the script begins a new epoch first.
 
 local function read_epoch()

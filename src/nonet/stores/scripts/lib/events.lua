@@ -1,4 +1,4 @@
--- lib/events: needs base. The event stream: who changed what in this namespace, and when.
+-- lib/events: needs now. The event stream: who changed what in this namespace, and when.
 
 local MOST_EVENTS, MOST_NAMED = 10000, 20
 

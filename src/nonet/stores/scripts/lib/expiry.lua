@@ -17,8 +17,7 @@ local function expire(id, record)
     return end_waiting(id, record, 'expired', document)
   end
   leave_places(id, record)
-  redis.call('HSET', P .. 't:' .. id, 'reason', 'capacity', 'died', record.gen, 'detail',
-    string.sub(text, 1, 60))
+  change(id, {reason = 'capacity', died = record.gen, detail = string.sub(text, 1, 60)})
   -- Write the entry in `expired` before the task is queued. If the script is cut in between, the deadline leads
   -- here again.
   redis.call('ZREM', P .. 'tasks:delayed', id)

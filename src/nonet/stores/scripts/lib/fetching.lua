@@ -27,25 +27,17 @@ end
 
 local function hand_over(pointer, record, state, held, lines, document)
   -- Read at most as much as a worker accepts, however long the key is.
-  local key, most = P .. 'b:' .. pointer.id, state == 'running' and longest or HARD_LIMIT
-  local envelope = pointer.envelope or redis.call('GETRANGE', key, 0, most)
+  local envelope = records.envelope(pointer.id, record, (state == 'running' and longest or HARD_LIMIT) + 1)
   if state == 'running' and math.max(#envelope, #lines) > longest then
     record.detail = string.format('message of %d bytes exceeds %d',
-      redis.call('STRLEN', key) + #lines, longest)
+      records.length(pointer.id, record) + #lines, longest)
     envelope, lines = '', ''
   end
   local text = digits(fence)
   local mark = whose(record.tenant, record.pointer == IN_LIST and pointer.kind == 'tasks', pointer.gen, record.due) or ''
-  if record.since or record.held or held ~= '' then
-    redis.call('HSET', pointer.record, 'state', state, 'owner', worker, 'fence', text, 'started',
-      started, 'held', held, unpack(record.since and NOT_WAITING or {}))
-  else
-    redis.call('HSET', pointer.record, 'state', state, 'owner', worker, 'fence', text, 'started',
-      started)
-  end
-  if record.pointer == IN_LIST then
-    redis.call('HSET', pointer.record, 'pointer', pointer.stream .. ' ' .. pointer.entry)
-  end
+  change(pointer.id, {state = state, owner = worker, fence = text, started = started, held = held,
+    pointer = record.pointer == IN_LIST and pointer.stream .. ' ' .. pointer.entry or record.pointer},
+    record.since and NOT_WAITING or nil)
   if record.unique and string.sub(record.unique, 1, 1) == 's' then  -- until_start
     give_key_up(pointer.id, record.unique)
   end
@@ -77,7 +69,7 @@ end
 
 local function hand_over_dying(pointer, record)
   fence = fence + 1
-  local why = read_fields(pointer.record, {'reason', 'died', 'detail'})
+  local why = read_record(pointer.id)
   record.reason, record.died, record.detail = why.reason, why.died, why.detail
   hand_over(pointer, record, 'dying', '', '',
     redis.call('GETRANGE', P .. 'e:' .. pointer.id, 0, HARD_LIMIT))
@@ -98,30 +90,12 @@ end
 local function end_impossible(pointer, record, me, lock)
   leave_as_admitted(me)
   each_place(me, function(_, _, name) give_back({name}) end)
-  redis.call('HSET', P .. 't:' .. pointer.id, 'reason', 'limit-impossible', 'died', pointer.gen,
-    'detail', why_impossible(lock), unpack(NOT_WAITING))
+  change(pointer.id, {reason = 'limit-impossible', died = pointer.gen, detail = why_impossible(lock)}, NOT_WAITING)
   hand_over_burial(pointer, record)
 end
 
--- Read the locks of a task, if the fetch has not. For a woken task read the envelope in the same command, because a
--- woken task is rarely refused again. (MGET skips a key that is no string; GET fails.)
-local function read_lines(pointer, was_parked)
-  if pointer.lines then
-    return pointer.lines
-  end
-  local key = P .. 'l:' .. pointer.id
-  if was_parked then
-    local both = redis.call('MGET', key, P .. 'b:' .. pointer.id)
-    pointer.envelope = both[2] or nil
-    if both[1] then
-      return both[1]
-    end
-  end
-  return redis.call('GET', key) or ''
-end
-
 local function deliver(pointer, record)
-  local id, lines = pointer.id, read_lines(pointer, record.since)
+  local id, lines = pointer.id, record.locks or ''
   local is_paused = pause_of(record)
   if lines == '' and not record.since and not are_limits_set() and not is_paused then
     fence = fence + 1
@@ -162,10 +136,8 @@ do
   -- A task that newer code has written waits for a worker that can read it.
   local function let_newer_wait(pointer, record, why)
     local rest = hand_on(pointer.id, record, worker, FIRST_REST)
-    redis.call('HSET', pointer.record, 'blocker', why)
-    if record.state == 'queued' then
-      redis.call('HSET', pointer.record, 'ticket', record.ticket, 'state', 'waiting')
-    end
+    change(pointer.id, {blocker = why},
+      record.state == 'queued' and {ticket = record.ticket, state = 'waiting'} or nil)
     delay(pointer.id, now + rest)
     drop(pointer.key, pointer.entry)
   end
@@ -177,7 +149,7 @@ do
       return quarantine(key, entry, fields, 'not a task pointer')  -- fault: garbage-dropped
     end
     local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry, kind = source.kind,
-      stream = source.stream, envelope = source.envelope, lines = source.lines, record = P .. 't:' .. fields[2]}
+      stream = source.stream}
     local record = read_record(fields[2])
     -- These fields describe an earlier end of a task that runs again. hand_over_dying reads them for dying
     -- tasks.

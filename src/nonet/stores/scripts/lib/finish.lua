@@ -10,8 +10,8 @@ do
   local MARK, ENCRYPTED_KEPT = 'nonet-encrypted:', 6000
 
   -- What follows the line of a failure: its envelope, so that it can be submitted again, unless it is large.
-  local function envelope_kept(id, room)
-    local envelope = redis.call('GETRANGE', P .. 'b:' .. id, 0, math.max(0, room))
+  local function envelope_kept(id, record, room)
+    local envelope = records.envelope(id, record, math.max(0, room) + 1)
     return #envelope <= room and envelope or ''
   end
 
@@ -40,7 +40,7 @@ do
     local kept = {part(7, 1, 30), part(5, 1, 100), part(6, 1, ERROR_KEPT), part(12, -TRACEBACK_KEPT, -1)}
     local whole = table.concat(kept)
     kept[5] = record.state and kept[1] ~= 'quarantined'
-      and envelope_kept(id, FAILURE_KEPT - #line - #whole) or ''
+      and envelope_kept(id, record, FAILURE_KEPT - #line - #whole) or ''
     line = line .. '\t' .. (type(parts[2]) == 'number' and parts[2] or record.attempt or '0')
     for _, text in ipairs(kept) do
       line = line .. '\t' .. #text
@@ -75,8 +75,9 @@ local function finish(id, record, state, fence, document)
   if record.unique then
     give_key_up(id, record.unique)
   end
-  local bytes = counted_bytes(id)
-  redis.call('DEL', P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id, P .. 'e:' .. id,  -- fault: error-kept
+  local bytes = counted_bytes(id, record)
+  records.drop({id})
+  redis.call('DEL', P .. 'e:' .. id,  -- fault: error-kept
     P .. 'h:' .. id, P .. 'c:' .. id)  -- fault: history-kept
   if record.stream then
     count_one(record.stream, record, -1, bytes)

@@ -14,6 +14,6 @@ end
 -- a record has not ended: lib/remnants ends it.
 local function is_lost_step(workflow, place)
   local step = workflow .. ':' .. place
-  return redis.call('EXISTS', P .. 't:' .. step, P .. 'j:' .. step) == 0
+  return not records.has(step) and redis.call('EXISTS', P .. 'j:' .. step) == 0
     and redis.call('SISMEMBER', P .. 'f:' .. workflow .. ':live', place) == 0 and not has_edges_left(step)
 end

@@ -47,10 +47,9 @@ end
 -- Record that a worker cannot run a task. first: the first pause in µs, unless another worker takes the task
 -- before. Returns the pause for this time.
 local function hand_on(id, record, worker, first)
-  local key, class = P .. 't:' .. id, record.name or ''
-  local times = redis.call('HINCRBY', key, 'handed', 1)
+  local class, times = record.name or '', records.raise(id, 'handed')
   record.ticket, record.unfit = ticket_of(record), add_unfit(record.unfit, knowledge_of(worker, class))
-  redis.call('HSET', key, 'unfit', record.unfit)
+  change(id, {unfit = record.unfit})
   keep_handed(id, record)
   wake_other(size_of(record.stream), class, record.unfit)
   return times <= MANY and first or math.min(first * 2 ^ (times - MANY), LONGEST)
@@ -92,8 +91,7 @@ do
 
   -- Queue a task again. Returns false if it does not wait there any more.
   local function queue(id, unfit)
-    local key = P .. 't:' .. id
-    local record = read_fields(key, {'state', 'gen', 'stream', 'unfit', 'places', 'owner', 'suspect'})
+    local record = read_record(id)
     local is_dying = record.state == 'dying'
     if record.unfit ~= unfit or record.places or record.owner
       or record.state ~= 'waiting' and not is_dying then
@@ -102,7 +100,7 @@ do
     local gen = digits(tonumber(record.gen) + 1)
     local kind = record.suspect and not is_dying and 'suspects' or 'woken'
     local pointer = enqueue(kind, id, record.stream, gen)
-    redis.call('HSET', key, 'state', is_dying and 'dying' or 'queued', 'gen', gen, 'pointer', pointer)
+    change(id, {state = is_dying and 'dying' or 'queued', gen = gen, pointer = pointer})
     redis.call('ZREM', P .. 'tasks:delayed', id)
     return true
   end

@@ -1,4 +1,4 @@
--- lib/keeping: needs base. Keeps results, ids and history lines of tasks that have ended.
+-- lib/keeping: needs plain. Keeps results, ids and history lines of tasks that have ended.
 
 local remember, line_of, keep_lines, most_ends
 do

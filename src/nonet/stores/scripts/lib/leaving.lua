@@ -15,10 +15,10 @@ local function leave_locks(id, record, owner, fence, locks, lock_ttl)
   if #kept == 0 then
     return
   end
-  redis.call('SET', P .. 'l:' .. hold, table.concat(lines, '\n'), 'PX', lock_ttl + LOCKS_KEPT)
-  redis.call('HSET', P .. 't:' .. hold, 'state', 'held', 'stream', 'hold', 'name', record.name or '',
-    'gen', '0', 'fence', fence, 'owner', record.owner or '', 'started', digits(now), 'left', id)
-  redis.call('PEXPIRE', P .. 't:' .. hold, lock_ttl + LOCKS_KEPT)
+  records.put(hold, {state = 'held', stream = 'hold', name = record.name, gen = '0', fence = fence, owner = record.owner,
+    started = digits(now), left = id, locks = table.concat(lines, '\n')}, '')
+  records.write_all()
+  records.keep(hold, lock_ttl + LOCKS_KEPT)
   for _, lock in ipairs(kept) do
     write_lock(lock, hold .. '/0/' .. fence)
   end

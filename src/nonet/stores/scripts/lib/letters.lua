@@ -2,7 +2,7 @@
 
 -- The state of the task with an id, and the mark of the letter that it repeats or ''; nil for an unknown id.
 local function known_as(id)
-  local record = read_fields(P .. 't:' .. id, {'state', 'letter'})
+  local record = read_record(id)
   if record.state then
     return record.state, record.letter or ''
   end

@@ -122,7 +122,7 @@ do
   local function class_in_turn(limiter, skip)
     local queue = P .. 'queue:' .. limiter
     local first, rank = unpack(redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', skip, 1))
-    local record = first and read_fields(P .. 't:' .. string.match(first, '^%S*'), {'stream', 'tenant'}) or {}
+    local record = first and read_record(string.match(first, '^%S*')) or {}
     local tenant = record.tenant or ''
     local is_lined = first and redis.call('ZSCORE', line_of(limiter, tenant), first)
     return class_of(record.stream or ''), first, is_lined and tenant or nil, tonumber(rank or '')

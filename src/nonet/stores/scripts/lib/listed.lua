@@ -33,7 +33,7 @@ end
 -- Since when (µs) the first task of a list has been there, at least.
 local function since_in(key)
   local id, gen = string.match(redis.call('LINDEX', key, 0) or '', '^(.*) (%d+)$')
-  local due = id and redis.call('HGET', P .. 't:' .. id, 'due')
+  local due = id and read_record(id).due
   return math.max(tonumber(gen or now), tonumber(due or '0'))
 end
 

@@ -110,8 +110,8 @@ end
 
 -- The locks that an admission took. record has the fields name, tenant and held: one mark for each lock, or none if no
 -- limiter was among them.
-local function held_locks(lines, default_ttl, record)
-  local held = record.held or ''
+local function held_locks(default_ttl, record)
+  local held, lines = record.held or '', record.locks or ''
   if lines == '' and held == '' then
     return {}
   end

@@ -5,20 +5,19 @@
 -- the only one that ran there, it counts as a crash of this task, and its policy is asked before it runs again
 -- (judge). Returns the number of crashes; 0 if other tasks may be to blame.
 local function blame(id, record)
-  local key, accused = P .. 't:' .. id, P .. 'accused:' .. (record.owner or '')
-  redis.call('HINCRBY', key, 'deaths', 1)  -- fault: deaths-uncounted
+  local accused = P .. 'accused:' .. (record.owner or '')
+  records.raise(id, 'deaths')  -- fault: deaths-uncounted
   if redis.call('SISMEMBER', accused, id) == 1 and redis.call('SCARD', accused) == 1 then  -- fault: innocent-blamed
-    redis.call('HSET', key, 'judge', 1)
-    return redis.call('HINCRBY', key, 'crashes', 1)
+    change(id, {judge = 1})
+    return records.raise(id, 'crashes')
   end
-  redis.call('HINCRBY', key, 'suspect', 1)
+  records.raise(id, 'suspect')
   return 0
 end
 
 -- Queue a task again that no worker has. limit: after so many crashes it is not executed again. gen: of the
 -- pointer to the task. Returns whether the task was queued or has ended.
 local function take_back(id, gen, limit)
-  local key = P .. 't:' .. id
   local record = read_record(id)
   local state, is_newer = record.state, newer_format(record) ~= nil
   if record.gen ~= gen or state ~= 'queued' and state ~= 'running' and state ~= 'dying' then
@@ -35,7 +34,7 @@ local function take_back(id, gen, limit)
     state = 'queued'
     if crashes >= limit and not is_newer then  -- fault: crash-limit-ignored
       state = 'dying'
-      redis.call('HSET', key, 'reason', 'worker-lost', 'died', gen)
+      change(id, {reason = 'worker-lost', died = gen})
     end
   end
   -- Its locks stay until they expire: their old owner may still be alive.

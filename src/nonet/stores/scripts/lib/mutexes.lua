@@ -1,4 +1,4 @@
--- lib/mutexes: needs base. The short way for mutexes that no other task wants: most tasks with locks have only such.
+-- lib/mutexes: needs leases, plain. The short way for mutexes that no other task wants: most tasks with locks have only such.
 -- All else, and all other kinds, is in lib/locks.
 
 -- How many ms the keys of locks outlive them. Redis ends TTLs by the server's clock: a lock must still be there after that

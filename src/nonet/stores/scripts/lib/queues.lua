@@ -54,15 +54,12 @@ local function new_waiter(id, record, locks)
     refusals = tonumber(record.refusals or '0'),
     since = tonumber(record.since or '') or now + met, seen = tonumber(record.seen or ''), unfit = record.unfit,
     reserved = tonumber(record.reserved or ''), pointer = record.pointer, tenant = record.tenant,
-    suspect = record.suspect}
+    suspect = record.suspect, lines = record.locks or '', client = record.client}
 end
-
-local WAITER = {'state', 'gen', 'stream', 'ticket', 'aged', 'places', 'name', 'refusals', 'since',
-  'seen', 'unfit', 'reserved', 'pointer', 'tenant', 'suspect'}
 
 -- A parked or woken task by its record, without its locks; nil if it has no record.
 local function read_waiter(id)
-  local record = read_fields(P .. 't:' .. id, WAITER)
+  local record = read_record(id)
   return ticket_of(record) and new_waiter(id, record, {})
 end
 
@@ -79,13 +76,12 @@ end
 -- Read the locks of a task, which not every caller needs. The limiters of its class and tenant are among them if a
 -- limit is set, or if the task may still stand at one that was set. Holds have no class.
 local function read_locks(me)
-  local lines = redis.call('GET', P .. 'l:' .. me.id) or ''
   if me.stream == 'hold' then
-    me.locks = parse_locks(lines, 0)
+    me.locks = parse_locks(me.lines, 0)
     return
   end
   local is_limited = me.places ~= '' or are_limits_set() or pause_of(me)  -- fault: last-limit-unset
-  me.locks = parse_locks(lines, 0, is_limited and me or nil)
+  me.locks = parse_locks(me.lines, 0, is_limited and me or nil)
   add_pause(me)
 end
 

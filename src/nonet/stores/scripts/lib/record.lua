@@ -21,25 +21,25 @@ local function size_of(stream)
   return string.match(stream, '[^:]*$')
 end
 
-local function contains(list, wanted)
-  for _, value in ipairs(list) do
-    if value == wanted then
-      return true
+local is_stream
+do
+  local function contains(list, wanted)
+    for _, value in ipairs(list) do
+      if value == wanted then
+        return true
+      end
     end
+    return false
   end
-  return false
-end
 
--- Whether name is PRIORITY:SIZE of a stream that workers read.
-local function is_stream(name)
-  local priority, size = string.match(name or '', '^(%l+):(%l+)$')
-  return contains(PRIORITIES, priority) and contains(SIZES, size)
+  -- Whether name is PRIORITY:SIZE of a stream that workers read.
+  function is_stream(name)
+    local priority, size = string.match(name or '', '^(%l+):(%l+)$')
+    return contains(PRIORITIES, priority) and contains(SIZES, size)
+  end
 end
 
 -- @defer shares share
--- The field pointer of a record whose pointer is in the list of a tenant.
-local IN_LIST = '-'
-
 -- Whether new pointers to the tasks of a stream go to the lists of tenants.
 local function is_shared(stream)
   return marks[6] and string.find(marks[6], ' ' .. stream .. ' ', 1, true)
@@ -53,7 +53,7 @@ local function enqueue(kind, id, stream, gen)
     error('there is no such stream')
   end
   if (kind == 'tasks' or kind == 'woken') and is_shared(stream) then
-    share(kind, stream, redis.call('HGET', P .. 't:' .. id, 'tenant') or '', {id .. ' ' .. gen})
+    share(kind, stream, read_record(id).tenant or '', {id .. ' ' .. gen})
     return IN_LIST
   end
   local name = kind .. ':' .. stream
@@ -61,13 +61,6 @@ local function enqueue(kind, id, stream, gen)
     redis.call('SET', P .. 'suspected:' .. size_of(stream), 1)  -- until a fetch finds all of them read
   end
   return name .. ' ' .. redis.call('XADD', P .. name, '*', 'id', id, 'gen', gen)
-end
-
--- The entry id of a task that is created now, made of its gen. If the stream already has a later entry, the entry
--- gets another id, which the record names in field pointer: see pointer_of.
-local function first_entry(gen)
-  local us = tonumber(string.sub(gen, -3))
-  return us and string.sub(gen, 1, -4) .. '-' .. us
 end
 
 -- As enqueue(), for a task that is created now. Returns '' if its entry is first_entry(gen).
@@ -131,14 +124,13 @@ end
 
 -- Park, for a minute, a record that could not be moved. A dying task stays dying.
 local function set_aside(id, problem)
-  local key = P .. 't:' .. id
-  local record = read_fields(key, {'state', 'gen', 'ticket'})
+  local record = read_record(id)
   local state, ticket = record.state, ticket_of(record)
   if not state then
     error('there is no such record')
   end
-  redis.call('HSET', key, 'ticket', ticket or '', 'state', state == 'dying' and state or 'waiting', 'owner', '',
-    'places', '', 'blocker', string.sub(reason_of(problem), 1, 60))
+  change(id, {ticket = ticket or '', state = state == 'dying' and state or 'waiting', owner = '', places = '',
+    blocker = string.sub(reason_of(problem), 1, 60)})
   delay(id, now + 60000000)
 end
 
@@ -154,19 +146,17 @@ end
 -- Queue a task again that a worker had, now or at due, with a new generation. Dying tasks have streams of their
 -- own: while SQL is down they must not be read before all others.
 local function requeue(id, state, stream, gen, due)
-  local is_suspect = redis.call('HEXISTS', P .. 't:' .. id, 'suspect') == 1
-  redis.call('HSETNX', P .. 't:' .. id, 'ticket', digits(gen))
+  local record = read_record(id)
+  local ticket = record.ticket or digits(gen)
   gen = digits(gen + 1)  -- fault: requeue-keeps-generation
   if due > now then
     -- put: when this was written. After the clock was wrong, set_clock corrects what was written then.
-    redis.call('HSET', P .. 't:' .. id, 'state', state, 'gen', gen, 'owner', '', 'put', digits(now),
-      'due', digits(due))
+    change(id, {ticket = ticket, state = state, gen = gen, owner = '', put = now, due = due})
     delay(id, due)
   else
-    local kind = state == 'dying' and 'burials' or is_suspect and 'suspects' or 'woken'
-    local pointer = enqueue(kind, id, stream, gen)
-    redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
-      'gen', gen, 'owner', '', 'pointer', pointer)
+    local kind = state == 'dying' and 'burials' or record.suspect and 'suspects' or 'woken'
+    change(id, {ticket = ticket, state = state == 'dying' and state or 'queued', gen = gen, owner = '',
+      pointer = enqueue(kind, id, stream, gen)})
     wake(size_of(stream), 1)
   end
 end
@@ -175,10 +165,10 @@ end
 -- record has the fields start_by and unique.
 local function end_of_wait(id, record)
   if record.start_by then
-    redis.call('HDEL', P .. 't:' .. id, 'start_by')
+    change(id, {start_by = ''})
   end
   if string.sub(record.unique or '', 1, 1) == 's' then
-    redis.call('HDEL', P .. 't:' .. id, 'unique')
+    change(id, {unique = ''})
   end
 end
 
@@ -191,7 +181,7 @@ local function wait_on(id, record)
     wake_promoter_for(tonumber(deadline))
   end
   if string.sub(record.unique or '', 1, 1) == 's' then
-    redis.call('HDEL', P .. 't:' .. id, 'fence')
+    change(id, {fence = ''})
     redis.call('SET', P .. 'u:' .. string.sub(record.unique, 2), '|' .. id, 'NX')
   end
 end

@@ -13,7 +13,7 @@ end
 local function missing_children(key)
   local found, MOST = {}, 100
   for _, child in ipairs(redis.call('SSCAN', key .. ':pending', '0', 'COUNT', MOST)[2]) do
-    if redis.call('EXISTS', P .. 't:' .. child) == 0 then
+    if not records.has(child) then
       found[#found + 1] = child
     end
   end
@@ -29,14 +29,23 @@ local function end_missing(gid, child)
   finish(child, {group = gid, waited = true}, 'dead', '0', document)
 end
 
--- Whether the tasks that a group waits for have been gone for more than `wait` µs. The relay submits lost durable
--- tasks again within that time.
-local function is_gone_for_good(key, is_gone, wait)
-  local since = tonumber(redis.call('HGET', key, 'missing') or '')
-  if not is_gone then
-    redis.call('HDEL', key, 'missing')
-  elseif not since then
-    redis.call('HSET', key, 'missing', digits(now))
+-- Since when something misses tasks, as its hash notes it, and how to note it.
+local function noted_in(key)
+  return redis.call('HGET', key, 'missing'), function(at)
+    if at then
+      redis.call('HSET', key, 'missing', at)
+    else
+      redis.call('HDEL', key, 'missing')
+    end
+  end
+end
+
+-- Whether the tasks that a group or a step waits for have been gone for more than `wait` µs. The relay submits lost
+-- durable tasks again within that time. missing: since when, as it was noted; note: notes it.
+local function is_gone_for_good(is_gone, wait, missing, note)
+  local since = tonumber(missing or '')
+  if not is_gone ~= not since then
+    note(is_gone and digits(now))
   end
   return is_gone and since ~= nil and now - since > wait
 end
@@ -64,9 +73,9 @@ local function mend_group(name, wait)
   end
   local group = read_fields(key, {'state', 'parent'})
   local orphaned = group.state == 'building' and is_lasting and group.parent
-    and redis.call('EXISTS', P .. 't:' .. group.parent) == 0
+    and not records.has(group.parent)
   local missing = group.state == 'sealed' and missing_children(key) or {}
-  if is_gone_for_good(key, orphaned or #missing > 0, wait) then
+  if is_gone_for_good(orphaned or #missing > 0, wait, noted_in(key)) then
     if orphaned then
       fail_group(key, 'the parent ended before it had spawned all children')
     end
@@ -98,7 +107,7 @@ local function how_ended(key, from)
 end
 
 -- Follow edges to a blocked step from predecessors that will not do so themselves: a script that ended them was cut.
-local function follow_lost(id, workflow, place, wait)
+local function follow_lost(id, record, workflow, place, wait)
   local key, missing, lost = P .. 'f:' .. workflow, P .. 'm:' .. id, {}
   local those = redis.call('SSCAN', missing, '0', 'COUNT', 20)[2]
   for _, from in ipairs(those) do
@@ -107,7 +116,9 @@ local function follow_lost(id, workflow, place, wait)
     end
   end
   local is_forgotten = #those == 0
-  if not is_gone_for_good(P .. 't:' .. id, is_forgotten or #lost > 0, wait) then
+  if not is_gone_for_good(is_forgotten or #lost > 0, wait, record.missing, function(at)
+      change(id, {missing = at})
+    end) then
     return
   end
   local edges = edges_to(key, place)
@@ -135,7 +146,7 @@ local function mend_step(id, fields, wait)
     redis.call('ZREM', P .. 'tasks:delayed', id)
     end_unable()
   elseif flow.state == 'running' and not flow.cancel then
-    follow_lost(id, workflow, place, wait)
+    follow_lost(id, fields, workflow, place, wait)
   end
 end
 
@@ -163,14 +174,14 @@ local function mend_workflow(name, wait)
   local first = redis.call('HGET', key, 'walked') or '0'
   local page = redis.call('SSCAN', key .. ':live', first, 'COUNT', LOOKS)
   for _, place in ipairs(page[2]) do
-    if #lost < MOST and redis.call('EXISTS', P .. 't:' .. step_id(workflow, place)) == 0 then
+    if #lost < MOST and not records.has(step_id(workflow, place)) then
       lost[#lost + 1] = place
     end
   end
   if #lost == 0 and page[1] ~= first then  -- else the next walk looks at this page again
     redis.call('HSET', key, 'walked', page[1])
   end
-  if is_gone_for_good(key, #lost > 0, wait) then
+  if is_gone_for_good(#lost > 0, wait, noted_in(key)) then
     for _, place in ipairs(lost) do
       local id, letters = step_id(workflow, place), {}
       for _, edge in ipairs(redis.call('LRANGE', P .. 'n:' .. id, 0, 500)) do

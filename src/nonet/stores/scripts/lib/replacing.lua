@@ -12,6 +12,6 @@ local function replace_older(id, by)
     is_replacing = false
     offer_all()
   elseif record.state == 'running' or newer_format(record) then
-    redis.call('HSETNX', P .. 't:' .. id, 'cancel', string.sub('(replaced by ' .. by .. ')', 1, 60))
+    change(id, {cancel = record.cancel or string.sub('(replaced by ' .. by .. ')', 1, 60)})
   end
 end

@@ -56,8 +56,8 @@ local function quarantine(key, entry, fields, problem)
     kept[i] = string.sub(value, 1, room)
     room = room - #value - 5
   end
-  local has_record = fields[1] == 'id' and redis.call('EXISTS', P .. 't:' .. fields[2]) == 1
-  keep_in_quarantine(problem, has_record and fields[2] or '', key, entry, size,
+  local is_known = fields[1] == 'id' and records.has(fields[2])
+  keep_in_quarantine(problem, is_known and fields[2] or '', key, entry, size,
     cmsgpack.pack(kept))
   drop(key, entry)
 end
@@ -65,16 +65,13 @@ end
 -- Quarantine the envelope of a record, once, however often it is read. The record stays; the caller ends the
 -- task. key and entry: of the pointer to it.
 local function quarantine_envelope(id, reason, key, entry)
-  local record, envelope = P .. 't:' .. id, P .. 'b:' .. id
-  if redis.call('HEXISTS', record, 'gen') == 0
-    or redis.call('HEXISTS', record, 'quarantined') == 1 then
+  local record = read_record(id)
+  if not record.gen or record.quarantined then
     return
   end
-  local size = redis.call('STRLEN', envelope)
+  local size = records.length(id, record)
   local most = size <= QUARANTINE.whole and QUARANTINE.whole or QUARANTINE.piece
-  local bytes = size > 0 and redis.call('GETRANGE', envelope, 0, most - 1) or ''
-  redis.call('HSET', record, 'quarantined',
-    keep_in_quarantine(reason, id, key, entry, size, bytes))
+  change(id, {quarantined = keep_in_quarantine(reason, id, key, entry, size, records.envelope(id, record, most))})
 end
 
 -- Park the record for a minute, with the reason for operators, so that it stays in one place. If there is no

@@ -14,29 +14,20 @@ claim = claim_key
 
 end_steps = load_end_steps
 
-local FIELDS_OF_OTHERS, FIELDS_OF_A_TASK = 11, 8
 local COUNTED = {crash = 'crashes', suspect = 'suspect', on = 'handed'}  -- fields of the record to raise
-local MEANT = {crash = 'retry', suspect = 'back', on = 'back'}
+local MEANT = {crash = 'retry', suspect = 'back', on = 'back', commit = 'done'}
 
--- The deliveries that settle_plainly() has left, then all others.
-local function read_deliveries()
-  local found, at = {}, FIRST_OTHER
-  for _, k in ipairs(left) do
-    local id, gen, fence, stream, entry, document = unpack(ARGV, FIRST + (k - 1) * FIELDS, FIRST + k * FIELDS - 1)
-    found[#found + 1] = {k = k, id = id, gen = gen, fence = fence, stream = stream, entry = entry, outcome = 'done',
-      document = document, is_started = true, follower = 0, followers = 0}
+-- The k-th delivery.
+local function read_delivery(k)
+  local at = starts[k]
+  local id, gen, fence, stream, entry, outcome, document = unpack(ARGV, at, at + SHORT - 1)
+  local text, delay, started, count = '', '0', '1', '0'
+  if outcome ~= 'done' then
+    text, delay, started, count = unpack(ARGV, at + SHORT, at + LONG - 1)
   end
-  local k = number
-  while at <= #ARGV do
-    local id, gen, fence, stream, entry, outcome, document, text, delay, started, count = unpack(ARGV, at, at + 10)
-    k = k + 1
-    found[#found + 1] = {k = k, id = id, gen = gen, fence = fence, stream = stream, entry = entry,
-      outcome = MEANT[outcome] or outcome, counted = COUNTED[outcome], document = document,
-      text = string.sub(text, 1, 60), delay = tonumber(delay), is_started = started ~= '0',
-      still_runs = started == '2', follower = at + FIELDS_OF_OTHERS, followers = tonumber(count)}
-    at = at + FIELDS_OF_OTHERS + FIELDS_OF_A_TASK * count
-  end
-  return found
+  return {k = k, id = id, gen = gen, fence = fence, stream = stream, entry = entry, outcome = MEANT[outcome] or outcome,
+    counted = COUNTED[outcome], document = document, text = string.sub(text, 1, 60), delay = tonumber(delay),
+    is_started = started ~= '0', still_runs = started == '2', follower = at + LONG, followers = tonumber(count)}
 end
 
 -- The answer for a delivery that the caller does not own, or has settled before.
@@ -72,7 +63,7 @@ end
 -- Submit the tasks that follow a task that is done; add those that are steps to its workflow.
 local function submit_followers(delivery, record)
   local steps = {}
-  for i = delivery.follower, delivery.follower + 8 * delivery.followers - 1, 8 do
+  for i = delivery.follower, delivery.follower + OF_A_TASK * delivery.followers - 1, OF_A_TASK do
     if string.find(ARGV[i + 7], '^step ') then
       steps[#steps + 1] = {unpack(ARGV, i, i + 7)}
     else
@@ -87,23 +78,20 @@ end
 -- Queue the task again, after the delay.
 local function put_back(delivery, record)
   local id, fence, delay, counted = delivery.id, delivery.fence, delivery.delay, delivery.counted
-  local key = P .. 't:' .. id
   if delivery.outcome == 'retry' then
-    redis.call('HSET', key, 'settled', fence, 'attempt', tonumber(record.attempt or '0') + 1,  -- fault: retry-counts-twice
-      'error', delivery.text)
+    -- The attempt ended and its process survived, or the policy allowed another attempt after a crash.
+    local is_over = not counted and (record.judge and 'judge' or 'suspect')
+    change(id, {settled = fence, attempt = tonumber(record.attempt or '0') + 1, error = delivery.text},  -- fault: retry-counts-twice
+      is_over and {[is_over] = ''} or nil)
     redis.call('RPUSH', P .. 'h:' .. id, delivery.document)  -- fault: errors-dropped
     redis.call('LTRIM', P .. 'h:' .. id, -20, -1)
-    -- The attempt ended and its process survived, or the policy allowed another attempt after a crash.
-    if not counted then
-      redis.call('HDEL', key, record.judge and 'judge' or 'suspect')
-    end
   else
-    redis.call('HSET', key, 'settled', fence, 'blocker', delivery.text)
+    change(id, {settled = fence, blocker = delivery.text})
   end
   if counted == 'handed' then
     delay = hand_on(id, record, record.owner or '', delay)
   elseif counted then
-    redis.call('HINCRBY', key, counted, 1)
+    records.raise(id, counted)
   end
   local state = record.state == 'dying' and 'dying' or delivery.outcome == 'retry' and 'delayed' or 'waiting'  -- fault: dying-revived
   if delivery.is_started then
@@ -115,13 +103,21 @@ local function put_back(delivery, record)
   end
 end
 
+-- Whether the success of a task can be written together with others: it was delivered once, no client waits for it, and
+-- it concerns no other task but the steps of its workflow.
+local function ends_alone(record)
+  return not record.settled and record.state == 'running'  -- fault: retried-ends-plainly
+    and not (record.group or record.opens or record.waited or record.unique or record.saved
+      or record.suspect or record.letter)
+end
+
 -- Write what a settlement by the owner changes. Returns whether the delivery is over.
 local function write(k, delivery, record)
   local id, outcome = delivery.id, delivery.outcome
   if outcome == 'dying' then
     -- The worker keeps the delivery while it writes to SQL.
     redis.call('SET', P .. 'e:' .. id, delivery.document)
-    redis.call('HSET', P .. 't:' .. id, 'state', 'dying', 'died', delivery.gen)
+    change(id, {state = 'dying', died = delivery.gen})
     return false
   elseif outcome == 'retry' or outcome == 'back' then
     if record.cancel and record.state == 'running' then  -- fault: cancelled-retried
@@ -129,7 +125,7 @@ local function write(k, delivery, record)
     else
       put_back(delivery, record)
     end
-  elseif outcome == 'done' and delivery.followers == 0 and is_plain(record) then
+  elseif outcome == 'done' and delivery.followers == 0 and ends_alone(record) then
     end_plainly(k, id, record, delivery.fence, delivery.document)
   else
     if outcome == 'done' then  -- fault: failure-submits-children
@@ -145,15 +141,15 @@ end
 
 local releases = {}
 
-local function settle(delivery, lines)
+local function settle(delivery)
   local k, id, fence = delivery.k, delivery.id, delivery.fence
   local record = read_record(id)
   if record.gen ~= delivery.gen or record.fence ~= fence then  -- fault: fence-unchecked
     return answer_again(delivery, record)
   end
   local locks, owner, is_held = nil, nil, delivery.outcome == 'done'
-  if lines or record.held then
-    locks = held_locks(lines or '', lock_ttl, record)
+  if record.locks or record.held then
+    locks = held_locks(lock_ttl, record)
     owner = id .. '/' .. delivery.gen .. '/' .. fence
     if is_held and lost_lock(locks, owner) then  -- fault: lost-lock-ignored
       redis.call('HINCRBY', P .. 'counters', 'settle:lost', 1)
@@ -178,17 +174,13 @@ end
 
 local function settle_rest()
   remove_ended()  -- its locks, above all: lib/locks remembers what it reads
-  local deliveries, keys = read_deliveries(), {}
-  for i, delivery in ipairs(deliveries) do
-    keys[i] = P .. 'l:' .. delivery.id
-  end
-  local lines_of = redis.call('MGET', unpack(keys))
-  for i, delivery in ipairs(deliveries) do
+  for _, k in ipairs(left) do
+    local delivery = read_delivery(k)
     if met[delivery.id] then  -- a repetition must see what the first settlement did
       remove_ended()
     end
     met[delivery.id] = true
-    answers[delivery.k] = try(settle, delivery, lines_of[i])
+    answers[k] = try(settle, delivery)
   end
 end
 

@@ -51,7 +51,7 @@ end
 -- The lease (ms) that an owner declares for a lock; '' for the default. A limiter of a VO has the name of the
 -- common one.
 local function declared_ttl(id, lock)
-  local lines = redis.call('GET', P .. 'l:' .. id) or ''
+  local lines = read_record(id).locks or ''
   local _, last = string.find(lines, '|' .. lock.name .. '|', 1, true)
   return last and string.match(lines, '^%d*', last + 1) or ''
 end
@@ -63,7 +63,7 @@ end
 local function holder_row(owner, expiry, lock)
   local id, gen, fence = string.match(owner, '^(.*)/(%d+)/(%d+)$')
   id = id or owner
-  local record = read_fields(P .. 't:' .. id, {'gen', 'fence', 'name', 'owner', 'started', 'left'})
+  local record = read_record(id)
   local is_live = record.gen == gen and record.fence == fence
   local worker = is_live and record.owner or ''
   local is_program = record.name == 'hold'

@@ -73,10 +73,10 @@ local function stage(workflow, steps, rows, longest, is_used)
   local edges = {entering = {}, leaving = {}}
   for i, row in ipairs(rows) do
     local id, name, stream, place = row[1], row[2], row[3], places[i]
-    local there = known[i] and {workflow} or redis.call('HMGET', P .. 't:' .. id, 'workflow', 'state')
-    if there[2] and there[1] ~= workflow then
+    local there = known[i] and {workflow = workflow} or read_record(id)
+    if there.state and there.workflow ~= workflow then
       return id
-    elseif not there[1] then
+    elseif not there.workflow then
       local tenant = steps[i].tenant or tenant_in(steps[i].terms or '')
       add_to(numbers, stream, {name = name, tenant = tenant}, 1, #row[6])
       submits[stream] = (submits[stream] or 0) + 1
@@ -112,22 +112,17 @@ local function stage(workflow, steps, rows, longest, is_used)
   end
   for _, i in ipairs(added) do
     local step, id, name, stream, wall, _, envelope, locks = steps[i], unpack(rows[i], 1, 7)
-    redis.call('SET', P .. 'b:' .. id, envelope)
-    if locks ~= '' then
-      redis.call('SET', P .. 'l:' .. id, locks)
-    end
     local gen = digits(now + submitted)
     submitted = submitted + 1
-    local fields = {'state', 'waiting', 'gen', gen, 'ticket', gen, 'name', name, 'stream', stream,
-      'workflow', workflow, 'blocked', 1, 'blocker', string.sub('after ' .. step.after, 1, 60)}
+    local record = {state = 'waiting', gen = gen, ticket = gen, name = name, stream = stream, locks = given(locks),
+      workflow = workflow, blocked = 1, blocker = string.sub('after ' .. step.after, 1, 60)}
     step.at, step.tenant = wall ~= '0' and wall or '', step.tenant or tenant_in(step.terms or '')
     for _, field in ipairs(STAGED) do
-      if step[field] and step[field] ~= '' then
-        fields[#fields + 1], fields[#fields + 2] = field, step[field]
-      end
+      record[field] = given(step[field])
     end
-    redis.call('HSET', P .. 't:' .. id, unpack(fields))
+    records.put(id, record, envelope)
   end
+  records.write_all()
 end
 
 -- Create the steps that a step adds when it is done, and release those without predecessors. record is that of the
@@ -144,7 +139,7 @@ local function add_steps(id, record, rows)
   end
   stage(workflow, steps, rows, math.huge, true)
   for i, row in ipairs(rows) do
-    local record = steps[i].after == '' and read_fields(P .. 't:' .. row[1], STEP) or {}
+    local record = steps[i].after == '' and read_record(row[1]) or {}
     if record.blocked then
       release(row[1], record)
     end

@@ -9,7 +9,7 @@ local function owner_of(key)
   if not id or ends ~= '' then
     return id and tonumber(ends) > now and id or nil
   end
-  local record = read_fields(P .. 't:' .. id, {'unique', 'fence'})
+  local record = read_record(id)
   local mode = string.match(record.unique or '', '^(%l)' .. key .. '$')
   -- In mode until_start the first delivery, which sets the fence, gives the key up.
   return mode and not (mode == 's' and record.fence) and id or nil

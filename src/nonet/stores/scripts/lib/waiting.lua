@@ -76,9 +76,8 @@ local function park(me, refusal, waits)
   me.refusals = me.refusals + 1
   age_by_pause(me, refusal)
   enter_queues(me, refusal, true)  -- fault: refused-keeps-rank
-  redis.call('HSET', P .. 't:' .. me.id, 'state', 'waiting', 'ticket', me.ticket, 'places', me.places,
-    'aged', me.aged and 1 or 0, 'since', digits(me.since), 'refusals', me.refusals,
-    'blocker', string.sub(refusal.lock.counter, 1, 60))
+  change(me.id, {state = 'waiting', ticket = me.ticket, places = me.places, aged = me.aged and 1, since = me.since,
+    refusals = me.refusals, blocker = string.sub(refusal.lock.counter, 1, 60)})
   redis.call('ZADD', P .. 'tasks:delayed', digits(next_look(me, waits)), me.id)
 end
 
@@ -108,7 +107,7 @@ local function take_locks(me, owner)
 end
 
 -- Take an admitted task out of its queues. Write NOT_WAITING into its record, too.
-local NOT_WAITING = {'places', '', 'aged', '', 'since', '', 'refusals', '', 'blocker', '', 'reserved', ''}
+local NOT_WAITING = {places = '', aged = '', since = '', refusals = '', blocker = '', reserved = ''}
 local function leave_as_admitted(me)
   each_place(me, function(queue, member)
     redis.call('ZREM', queue, member)  -- fault: admitted-keeps-places
@@ -135,7 +134,7 @@ do
 
   -- Wake the program that waits for a hold.
   local function wake_hold(me)
-    local list = P .. 'wake:' .. (redis.call('HGET', P .. 't:' .. me.id, 'client') or '')
+    local list = P .. 'wake:' .. (me.client or '')
     redis.call('RPUSH', list, me.id)
     redis.call('PEXPIRE', list, 10000)
   end
@@ -147,8 +146,8 @@ do
     wake_it(me, gen)
     leave_handed(me.id, me)
     local ends = has_waited and digits(now + RESERVATION) or ''
-    redis.call('HSET', P .. 't:' .. me.id, 'state', 'queued', 'gen', gen, 'places', me.places,
-      'pointer', me.pointer or '', 'aged', me.aged and 1 or 0, 'since', digits(me.since), 'reserved', ends)
+    change(me.id, {state = 'queued', gen = gen, places = me.places, pointer = me.pointer or '', aged = me.aged and 1,
+      since = me.since, reserved = ends})
     if me.places ~= '' then
       stand(me, me.rank - WOKEN)  -- fault: woken-keeps-rank
       -- LT keeps an earlier check, which may be the one at which the task ages.
@@ -170,9 +169,8 @@ local function offer(me, is_new_rank)
   local before = me.places
   enter_queues(me, refusal, is_new_rank)
   if me.places ~= before then
-    redis.call('HSET', P .. 't:' .. me.id, 'places', me.places,
-      'blocker', string.sub(refusal.lock.counter, 1, 60),
-      unpack(is_anew and {'aged', 0, 'since', digits(now)} or {}))
+    change(me.id, {places = me.places, blocker = string.sub(refusal.lock.counter, 1, 60)},
+      is_anew and {aged = '', since = now} or nil)
   end
   return refusal
 end
@@ -196,7 +194,7 @@ local HOLD_WAITS = {first = HOLD_ASKS, longest = HOLD_ASKS, aging = HOLD_ASKS}
 local function forget_hold(me)
   leave_queues(me)
   redis.call('ZREM', P .. 'tasks:delayed', me.id)
-  redis.call('DEL', P .. 't:' .. me.id, P .. 'l:' .. me.id)
+  records.drop({me.id})
 end
 
 local offer_all

@@ -41,7 +41,7 @@ end
 -- Handle a pointer to a task without a record. If Redis does not know its end either, its record was lost or the pointer
 -- was forged: count that, and let its waiters ask again. The relay submits a durable task again.
 local function note_unknown(id)
-  if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) == 0 then
+  if not records.is_known(id) then
     redis.call('HINCRBY', P .. 'counters', 'tasks:unknown', 1)
     tell_waiters(id)
   end

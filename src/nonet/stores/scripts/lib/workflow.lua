@@ -67,25 +67,22 @@ local function release(id, record)
   local gen = digits(now + submitted)
   submitted = submitted + 1
   local due = math.max(due_of(record.at or '0'), record.delay and now + tonumber(record.delay) or 0)
-  local key = P .. 't:' .. id
+  local start_by = start_by_in(record.terms or '')
+  local changes = {gen = gen, ticket = gen, blocker = '', blocked = '', start_by = start_by}
   if due > now then
-    redis.call('HSET', key, 'state', 'delayed', 'gen', gen, 'ticket', gen, 'due', digits(due), 'put', digits(now),
-      'blocker', '', 'blocked', '')
+    change(id, changes, {state = 'delayed', due = due, put = now})
     delay(id, due)
   else
-    local pointer = enqueue_first(id, record.stream, gen, record.tenant or '')
-    redis.call('HSET', key, 'state', 'queued', 'gen', gen, 'ticket', gen, 'pointer', pointer, 'blocker', '',
-      'blocked', '')
+    change(id, changes, {state = 'queued', pointer = enqueue_first(id, record.stream, gen, record.tenant or '')})
     released[#released + 1], released[id] = id, size_of(record.stream)
   end
-  if record.terms then
-    keep_start_by(id, record.terms)
+  if start_by then
+    watch_start(id, start_by)
   end
 end
 
 local ends = {}  -- steps that cannot run and have yet to be ended: {id, how, id of the step because of which}
 
-local STEP = {'blocked', 'stream', 'tenant', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded'}
 -- What is kept of a failed step, beside its envelope b and its locks l.
 local KEPT = {'name', 'stream', 'tenant', 'edges', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded', 'cause'}
 
@@ -128,13 +125,14 @@ do
         return
       end
     end
-    local record = read_fields(P .. 't:' .. id, STEP)
+    local record = read_record(id)
     local note = meaning == 'unneeded' and meaning or letter == 'f' and meaning == 'go' and 'hit'
     if note then
       record[note] = from
-      local key = P .. (record.blocked and 't:' or 's:') .. id
-      if record.blocked or redis.call('EXISTS', key) == 1 then  -- it may run again, and knows it then
-        redis.call('HSET', key, note, from)
+      if record.blocked then
+        change(id, {[note] = from})
+      elseif redis.call('EXISTS', P .. 's:' .. id) == 1 then  -- it may run again, and knows it then
+        redis.call('HSET', P .. 's:' .. id, note, from)
       end
     end
     if not record.blocked then
@@ -241,7 +239,7 @@ local function end_unable()
       local why = 'cancelled: ' .. (how == 'failed' and 'step ' .. cause .. ' failed' or 'not needed after ' .. cause)
       record.ends_as, record.cause = how, place_of(cause)
       -- If Redis stops the script, the walk over all records repeats the end.
-      redis.call('HSET', P .. 't:' .. id, 'ends_as', how, 'cause', record.cause, 'why', why)
+      change(id, {ends_as = how, cause = record.cause, why = why})
       finish(id, record, 'cancelled', '0', made_document(record.name or '', 0, why, 'cancelled'))
       redis.call('ZREM', P .. 'tasks:delayed', id)
     end
@@ -255,8 +253,7 @@ do
 
   -- Keep a step that failed, so that it can run again.
   local function keep_step(id, record)
-    local parts = redis.call('MGET', P .. 'b:' .. id, P .. 'l:' .. id)
-    local fields = {'b', parts[1] or '', 'l', parts[2] or ''}
+    local fields = {'b', records.envelope(id, record, records.length(id, record)), 'l', record.locks or ''}
     for _, name in ipairs(KEPT) do
       if record[name] then
         fields[#fields + 1], fields[#fields + 2] = name, record[name]
@@ -292,7 +289,7 @@ do
     end
     if upper then
       redis.call('SREM', P .. 'j:' .. upper, place)
-      if redis.call('EXISTS', P .. 'j:' .. upper, P .. 't:' .. upper) == 0 then
+      if not records.has(upper) and redis.call('EXISTS', P .. 'j:' .. upper) == 0 then
         close_added(upper, workflow)
       end
     end
