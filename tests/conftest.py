@@ -116,7 +116,9 @@ def redis_url(redis_server: RedisServer) -> str:
     with redis_server.client() as client:
         client.flushall()
         for namespace in ("test", "acceptance", "cli", "nonet"):
-            client.hset(f"{{{namespace}}}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
+            client.hset(
+                f"{{{namespace}}}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0, "layout": 1}
+            )
     return redis_server.url
 
 

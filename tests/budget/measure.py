@@ -141,7 +141,9 @@ class Bench:
     def forget(self) -> None:
         """An empty server that rests no locks."""
         self.meter.raw.flushall()
-        self.meter.raw.hset("{nonet}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
+        self.meter.raw.hset(
+            "{nonet}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0, "layout": 1}
+        )
 
 
 ALL = ("commands", "scripts", "trips", "bytes")

@@ -69,7 +69,7 @@ async def broker(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[B
     monkeypatch.setattr(redis_store, "_CONFIRM_MS", _PATIENCE_MS)
     with pair.master.client() as client:
         client.flushall()
-        client.hset("{test}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
+        client.hset("{test}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0, "layout": 1})
     opened = broker_at(pair.master.url, confirm_replicas=1)
     await opened.ping()
     yield opened

@@ -288,7 +288,9 @@ async def write() -> None:
 
     with RedisServer() as server:
         broker = broker_at(server.url)
-        server.client().hset("{test}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
+        server.client().hset(
+            "{test}:epoch", mapping={"since": 1, "seq": 1, "withheld": 0, "layout": 1}
+        )
         made = await written(broker)
         await broker.aclose()
     GOLDEN.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")

@@ -64,7 +64,9 @@ class Play:
     async def all(self) -> None:
         """Submit, let things happen, and bring it to its end."""
         self.site.redis.flushdb()
-        self.site.redis.hset(f"{P}epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
+        self.site.redis.hset(
+            f"{P}epoch", mapping={"since": 1, "seq": 1, "withheld": 0, "layout": 1}
+        )
         graph = self.draw(graphs(12))
         self.run = await workflow_of(graph).submit(id="w")
         self.model.add((str(n), after) for n, after in enumerate(graph))

@@ -114,7 +114,8 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     mend                    HASH    walk over all records: cursor, time of the last step (µs)
     fence                   STRING  last fence that was assigned
     epoch                   HASH    identity of the data set: since (µs), seq, withheld, lost (µs),
-                                    first, pauses (the last epoch in which pauses were restored)
+                                    first, pauses (the last epoch in which pauses were restored),
+                                    layout (how the data are kept)
     duty:SIZE               STRING  the idle worker that looks for tasks unasked, and promotes,
                                     reclaims and mends for the others; with a TTL
     idle:SIZE               ZSET    worker → since; the most recent is woken first; for tasks that

@@ -9,6 +9,7 @@ import records
 from clients import broker_at
 from stores.beats import beat
 
+from nonet.base.errors import NonetError
 from nonet.rules.findings.explanation import explain
 from nonet.stores.connection.epoch import EpochSeen
 from nonet.stores.namespace.events import Events
@@ -193,3 +194,17 @@ async def test_older_data_begin_a_new_epoch(broker: Broker) -> None:
     assert broker.epoch.since > first
     (event,) = await Events(broker.client, "test").last(10)
     assert (event.kind, event.text) == ("epoch", "Redis came back with older data")
+
+
+@pytest.mark.parametrize("layout", [None, 7])
+async def test_data_of_another_layout_are_refused(broker: Broker, layout: int | None) -> None:
+    """No task is handed over; the error names the layout, and what to do."""
+    await broker.submit([Submission("a", "p:T", "normal:small", b"e")])
+    await broker.client.hdel("{test}:epoch", "layout")
+    if layout:
+        await broker.client.hset("{test}:epoch", "layout", layout)
+    with pytest.raises(
+        NonetError, match=rf"have layout {layout or 0}.* choose another NONET_NAMESPACE"
+    ):
+        await broker.fetch("small-a", "small", 1)
+    assert await broker.client.xlen("{test}:tasks:normal:small") == 1

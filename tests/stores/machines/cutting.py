@@ -39,7 +39,9 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.site.client.flushdb()
-        self.site.client.hset(f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
+        self.site.client.hset(
+            f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "withheld": 0, "layout": 1}
+        )
         if self.is_shared:
             self.site.client.set(f"{PREFIX}fair", " normal:small ")
 

@@ -174,6 +174,7 @@ ELSEWHERE = (
     Fault("group-outcome", f"{_GROUP_HEAD} tonumber(group[1]) == 0", "without policy"),
     Fault("open-group-waits-forever", "if false then"),
     Fault("unsealed-group-fires", "if redis.call('HGET', key, 'state') ~= 'fired'"),
+    Fault("foreign-layout-read", "if false then"),
     Fault("older-data-unnoticed", "if not since or not seq then"),
     Fault("two-leaders", "if false then"),
     Fault("lease-never-ends", "return leader[1] == term"),

@@ -133,7 +133,9 @@ class LockMachine(Machine):
     def _begin(self) -> None:
         """Nothing is left; one small worker beats on, so that woken tasks keep their places."""
         super()._begin()
-        self.site.client.hset(f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
+        self.site.client.hset(
+            f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "withheld": 0, "layout": 1}
+        )
         self.site.client.zadd(f"{PREFIX}workers", {"small-beats": 2**52})
 
     # Steps -----------------------------------------------------------------------------------

@@ -75,7 +75,9 @@ class Race:
 
     def __post_init__(self) -> None:
         self.site.client.flushdb()
-        self.site.client.hset(f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "withheld": 0})
+        self.site.client.hset(
+            f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "withheld": 0, "layout": 1}
+        )
         self.serve("medium")
         self.serve("small")
 

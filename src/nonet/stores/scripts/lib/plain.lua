@@ -33,7 +33,8 @@ end
 -- envelope. A long envelope has a key of its own, b:ID, and the record a field `apart`: a record is written several times,
 -- an envelope once. No part but this and lib/records touches these keys.
 -- texts: the values that this call has read or written, by id; false: there is none
-local records = {texts = {}, LONG_ENVELOPE = 1024}
+-- LAYOUT: how a namespace is kept, as HASH epoch says; raise it if older code cannot read what newer code writes.
+local records = {texts = {}, LONG_ENVELOPE = 1024, LAYOUT = '1'}
 do
   local texts, written = records.texts, {}  -- written: keys and values that records.write_all() writes
 
