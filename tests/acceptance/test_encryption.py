@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from servers import RedisServer
 from waits import WAIT_SECONDS
 
-from nonet import ConflictError, Nonet, NotFoundError, ResultUnavailable, TaskExpired
+from nonet import ConflictError, Nonet, NotFoundError, ResultUnavailable, TaskExpired, TaskStatus
 from nonet.base.errors import ConfigurationError
 from nonet.base.messages.encryption import NO_KEY, Encrypted
 from nonet.base.messages.formats import FORMAT
@@ -145,8 +145,13 @@ async def test_a_worker_without_the_key_hands_on(site: Site) -> None:
     async with site.app(encryption_keys=KEYS["new"]) as app:
         handle = await app.submit(Echo("hidden"))
         await explained(app, handle, "encrypted with key new, which no live small worker has (3")
-        status = await handle.status()
-        assert (status.state, status.attempt) == ("waiting", 0)
+
+        async def waits() -> TaskStatus | None:
+            found = await handle.status()
+            return found if found.state == "waiting" else None
+
+        status = await eventually(waits)
+        assert status.attempt == 0
         assert "encryption key" in status.blocker
         site.worker(**WITH_KEY)
         assert await handle.result(timeout=WAIT_SECONDS) == {"found": ["hidden"]}
