@@ -63,7 +63,7 @@ do
     if string.byte(text, at) == 10 then
       return nil, at + 1
     end
-    local last = string.find(text, '\n\n', at, true)
+    local last = string.find(text, '\n\n', at, true) or #text + 1
     return string.sub(text, at, last - 1), last + 2
   end
 

@@ -16,15 +16,15 @@ do
   end
 
   -- A copy of the record of a task: its fields by name, also locks and envelope. A missing or empty field is nil; of an
-  -- unknown task all are.
+  -- unknown task all are, and where another program has damaged the record.
   function read_record(id)
     local text = records.text_of(id)
     if not text then
       return {}
     end
     local state, sign, gen, fence, started, owner, pointer, name, stream, tenant, at = string.match(text, LINES)
-    if not state then
-      error({err = 't:' .. id .. ' is not a record'})
+    if not state then  -- another program has damaged it
+      return {}
     end
     local record, locks = {}, nil
     locks, at = records.locks_at(text, at)
