@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import records
 from acceptance import around_tasks
 from acceptance.around_tasks import (
     Dies,
@@ -129,7 +130,9 @@ async def test_middleware_encloses_each_submission_in_its_order(around: Around) 
                 "submitted inner",
                 "submitted outer",
             ]
-            sent = decode_envelope(await app.broker.client.get(around.site.key(f"b:{handle}")))
+            sent = decode_envelope(
+                await records.hget(app.broker.client, around.site.key(f"t:{handle}"), "envelope")
+            )
             assert sent.labels["via"] == "test outerinner"
         await app.cancel(handles)
         with pytest.raises(InvalidArgumentsError):

@@ -32,7 +32,7 @@ async def ignored(site: Site, app: Nonet, kind: str, locks: list[str]) -> tuple[
     await site.started(handle)
     if "limited" not in kind:
         await app.client.cancel([str(handle)])
-    key = site.key(f"l:{handle}~")
+    key = site.key(f"t:{handle}~")
     await until(lambda: list(site.redis.scan_iter(f"{key}*")), "its locks are kept")
     return handle, gate
 

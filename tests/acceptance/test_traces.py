@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import records
 from acceptance.site import Site, failure, run, stop, working
 from acceptance.traced_tasks import Fails, Inside, Starts, Step
 from opentelemetry import context, trace
@@ -166,7 +167,7 @@ async def test_without_a_provider_nothing_is_traced_and_nothing_travels(site: Si
     assert tracing.current_trace() == ""
     async with site.app() as app:
         handle = await app.submit(Step(1))
-        data = await app.broker.client.get(site.key(f"b:{handle}"))
+        data = await records.hget(app.broker.client, site.key(f"t:{handle}"), "envelope")
         assert decode_envelope(data).trace == ""
         await handle.cancel()
 
