@@ -26,13 +26,20 @@ return answer
 )
 _CHANGE = with_parts(
     """-- @include base
-local record = read_record(ARGV[1])
+local record, changes = read_record(ARGV[1]), {}
 for i = 2, #ARGV, 2 do
-  record[ARGV[i]] = given(ARGV[i + 1])
+  changes[ARGV[i]] = ARGV[i + 1]
 end
-record.state = record.state or 'queued'
-records.put(ARGV[1], record, record.envelope or '')
-records.write_all()
+if record.state and not changes.envelope then
+  change(ARGV[1], changes)
+else
+  record.state = record.state or 'queued'
+  for field, value in pairs(changes) do
+    record[field] = given(value)
+  end
+  records.put(ARGV[1], record, record.envelope or '')
+  records.write_all()
+end
 return 1
 """
 )
@@ -76,5 +83,6 @@ def paired(flat: Any) -> dict[Any, Any]:
 
 def hincrby(client: Any, key: str, field: str, by: int) -> Any:
     """Add to a field that is there."""
-    code = _CHANGE.replace("given(ARGV[i + 1])", "digits(tonumber(record[ARGV[i]]) + ARGV[i + 1])")
+    by_field = "digits(tonumber(record[ARGV[i]]) + ARGV[i + 1])"
+    code = _CHANGE.replace("= ARGV[i + 1]", f"= {by_field}")
     return client.eval(code, *_at(key), field, by)
