@@ -3,7 +3,7 @@
 -- minute and of these ten minutes, and of tenants to their totals. A repeated call, whose reply was lost, adds nothing.
 -- KEYS  prefix
 -- ARGV  worker, number of the call, how many classes, how many tenants have a name in the configuration,
---       n × (class, vector: MessagePack of place, count, place, count …; see nonet/rules/figures.py), n × (tenant,
+--       n × (class, vector: MessagePack of place, count, place, count …; see nonet/rules/vectors.py), n × (tenant,
 --       vector), first those with a name in the configuration, then by their tasks
 -- returns µs by which the logical time is ahead of the server's clock
 -- @include base
