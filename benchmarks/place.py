@@ -20,6 +20,7 @@ import redis
 from probe import FILE, WORKER, Probe
 
 from nonet import Nonet
+from nonet.base.keys import LAYOUT
 from nonet.stores.connection.embedded import find_server
 
 _HERE = Path(__file__).resolve().parent
@@ -133,7 +134,7 @@ class Place:
         The server is marked as used before, because a new Redis grants no locks for some seconds.
         """
         self.raw.flushall()
-        self.raw.hset("{nonet}:epoch", mapping={"since": 1, "seq": 1, "calm": 0})
+        self.raw.hset("{nonet}:epoch", mapping={"since": 1, "seq": 1, "layout": LAYOUT})
         self.probe.clear()
 
     def app(self, **settings: Any) -> Nonet:

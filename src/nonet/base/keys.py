@@ -162,6 +162,9 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
+# How the data of a namespace are kept; lib/plain of the scripts has the same number.
+LAYOUT = 1
+
 # Patterns of the permanent keys of a namespace. Every other key expires, or is removed with its
 # task, group, lock or worker.
 STRUCTURE = (

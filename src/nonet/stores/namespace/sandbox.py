@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from nonet.base.keys import STRUCTURE, prefix
+from nonet.base.keys import LAYOUT, STRUCTURE, prefix
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import connect_sync, literal, run_sync
 
@@ -78,7 +78,14 @@ class Sandbox:
         seconds, microseconds = self._client.time()
         since = seconds * 1_000_000 + microseconds  # start-up hooks are told
         # A lower sequence than that of an epoch that this process has seen looks like a loss.
-        epoch = {"since": since, "seq": since, "withheld": 0, "lost": "", "first": ""}
+        epoch = {
+            "since": since,
+            "seq": since,
+            "withheld": 0,
+            "lost": "",
+            "first": "",
+            "layout": LAYOUT,
+        }
         self._client.hset(f"{self._prefix}epoch", mapping=epoch)
         self._client.set(f"{self._prefix}clock:moved", moved // timedelta(microseconds=1))
 
