@@ -33,11 +33,12 @@ def vector(
     minus: Mapping[int, int],
     started: Sequence[int] = (),
 ) -> dict[int, int]:
-    """Return the sparse vector of what was counted since an earlier vector.
+    """Return what has been counted since an earlier vector: number by place, without zeros.
 
     Args:
         counts: as `COUNTS`.
         waited, ran: numbers by bucket.
+        minus: the earlier vector.
         started: attempts by size.
 
     >>> before = vector([1, 0, 0], [1, 0], [], {})

@@ -470,6 +470,22 @@ class TestTenants:
         assert await active(ceilings, "tenant-bytes:a") == 0
         assert await broker.submit(self.of("b", 2, 2)) == [True, True]
 
+    @pytest.mark.parametrize("length", [8, 2000])
+    async def test_delayed_messages_free_their_bytes_when_due(
+        self, broker: Broker, length: int
+    ) -> None:
+        """`retry_after` looks at when they are due, short envelopes and long ones."""
+        await publish(broker, {"tenant-bytes:a": 2 * length})
+
+        def one(id: str, minutes: int = 0) -> Submission:
+            due = -int(minutes * 60e6)
+            return Submission(id, "p:T", "normal:small", b"x" * length, "", due, terms="tenant|a")
+
+        await broker.submit([one("now"), one("later", 1)])
+        more = [one("m0"), one("m1")]
+        waits = [(await refused(broker, *more[:count])).retry_after for count in (1, 2)]
+        assert waits[0] == 10 and 50 < waits[1] <= 60
+
     async def test_bytes_are_counted_only_for_a_ceiling(self, broker: Broker) -> None:
         """Without one no count is kept."""
         await publish(broker, {"tenant-bytes:a": 100})

@@ -153,6 +153,23 @@ async def test_one_fetch_gives_a_mutex_to_one_task(broker: Broker) -> None:
     assert [item.id for item in deliveries] == ["uses the limiter up", "plain"]
 
 
+async def test_a_free_mutex_goes_to_the_task_that_waits_for_it(broker: Broker) -> None:
+    """A later task that needs nothing else does not pass it."""
+    await submit_and_fetch(broker, "holder", MUTEX)
+    assert await submit_and_fetch(broker, "waits", MUTEX) == []
+    await broker.client.delete("{test}:lock:mutex:job:1")
+    assert await submit_and_fetch(broker, "later", MUTEX) == []
+
+
+async def test_the_settle_of_an_ended_mutex_is_refused(broker: Broker) -> None:
+    """Its key outlives the lease: what counts is the time in it."""
+    (late,) = await submit_and_fetch(broker, "late", MUTEX)
+    key = "{test}:lock:mutex:job:1"
+    owner, _, _ = (await broker.client.get(key)).partition(b"|")
+    await broker.client.set(key, owner + b"|1")
+    assert await broker.settle(late, "done", b"") == "LOST"
+
+
 async def test_five_hundred_tasks_with_locks_take_one_call(broker: Broker) -> None:
     """Neither Lua nor Redis limits the arguments below that."""
     tasks = [task(f"t{number}", MutexLock("job", number)) for number in range(500)]

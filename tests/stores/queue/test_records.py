@@ -46,6 +46,16 @@ async def test_a_long_envelope_has_a_key_of_its_own(broker: Broker, length: int)
     assert await broker.client.exists("{test}:b:b", "{test}:t:b") == 0
 
 
+@pytest.mark.parametrize("terms", ["", "tenant|a", "unique|done|0|ff", "start_by|+60000000|1"])
+async def test_an_envelope_arrives_as_it_was_sent(broker: Broker, terms: str) -> None:
+    """Whatever fields of the record stand before it."""
+    item = a_task("a", an_envelope("a"))
+    await broker.submit(
+        [msgspec.structs.replace(item, terms=terms, locks="M|lock:mutex:job:1||||")]
+    )
+    assert await handed_over(broker) == {"a": an_envelope("a")}
+
+
 async def test_fields_survive_each_other(broker: Broker) -> None:
     """Whatever bytes they have; an empty one is removed."""
     await broker.submit([a_task("a", an_envelope("a"))])

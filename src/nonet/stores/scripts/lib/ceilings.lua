@@ -62,7 +62,7 @@ local function delayed_in(scope)
     local is_of_scope = scope == 'namespace' or kind and record.tenant == tenant
       or scope == 'stream:' .. (record.stream or '') or scope == 'task:' .. (record.name or '')
     if is_of_scope and (record.blocked or record.state == 'delayed') then  -- others wait for a lock
-      local taken = kind == 'tenant-bytes' and counted_bytes(found[i]) or 1
+      local taken = kind == 'tenant-bytes' and counted_bytes(found[i], record) or 1
       places, are_blocked = places + taken, are_blocked or record.blocked ~= nil
       dues[#dues + 1] = not record.blocked and {tonumber(found[i + 1]), taken} or nil
     end
