@@ -60,10 +60,23 @@ def is_open(gate: str) -> bool:
     return Path(gate).exists()
 
 
+_openings: dict[tuple[str, asyncio.AbstractEventLoop], asyncio.Future[None]] = {}
+
+
+def _look(gate: str, opening: asyncio.Future[None]) -> None:
+    if is_open(gate):
+        opening.set_result(None)
+    else:
+        opening.get_loop().call_later(_POLL, _look, gate, opening)
+
+
 async def passed(gate: str) -> None:
-    """Wait until a gate is open."""
-    while not is_open(gate):  # noqa: ASYNC110  # another process opens it
-        await asyncio.sleep(_POLL)
+    """Wait until a gate is open. One look serves all tasks of a process: there may be thousands."""
+    loop = asyncio.get_running_loop()
+    if (gate, loop) not in _openings:
+        _openings[gate, loop] = loop.create_future()
+        _look(gate, _openings[gate, loop])
+    await asyncio.shield(_openings[gate, loop])
 
 
 def passed_blocking(gate: str) -> None:
