@@ -68,7 +68,8 @@ async def fill(nonet: Nonet, redis_url: str) -> None:
     """Put one good entry in each list."""
     stores, client = nonet.stores, nonet.broker.client
     term = await stores.leadership.lead("leader", 3600, "{}") or ""
-    leases = leases_of(redis_url, "small-w", json.dumps({"name": "w", "size": "small"}))
+    info = json.dumps({"name": "w", "size": "small"})
+    leases = leases_of(redis_url, "small-w", info, worker_ttl=3600)
     leases.renew(())
     leases.close()
     with Reports(redis_url) as reports:
@@ -200,7 +201,8 @@ async def run(client: Any, commands: Sequence[Command]) -> None:
 
 # Readers ask for their members by name only, or find the record of each elsewhere.
 BY_NAME = (
-    r"config|epoch|leader|ends:.*|figures:.*600:.*|[fg]:.*:.*|t:flow:0|wake:.*|workers|workflows:.*"
+    r"config|epoch|leader|ends:.*|figures:.*600:.*|[fg]:.*:.*|t:flow:0|wake:.*|watch|workers"
+    r"|workflows:.*"
 )
 
 
