@@ -24,6 +24,7 @@ RECIPES = (
     "middleware",
     "fastapi",
     "sync",
+    "django",
     "develop",
     "sign-and-encrypt",
 )  # tests/testing/test_plugin.py runs test-your-tasks

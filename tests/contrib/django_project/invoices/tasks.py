@@ -27,8 +27,9 @@ class Send(BaseTask):
 
 @dataclass
 class SendIsolated(Send):
-    """The same, in a process of its own."""
+    """The same, in a process of its own; its class says when it is submitted."""
 
+    on_commit = True
     isolation = Isolation.CHILD
 
 

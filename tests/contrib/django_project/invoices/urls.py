@@ -22,12 +22,13 @@ def send(request: HttpRequest, kind: str, number: int) -> JsonResponse:
     try:
         with transaction.atomic():
             Invoice.objects.create(number=number)
-            ids.append(submit_on_commit(KINDS[kind](number)))
+            task = KINDS[kind](number)
+            ids.append(submit_on_commit(task) if kind == "Send" else task.schedule_sync())
             if "fail" in request.GET:
                 raise Fails
     except Fails:
         pass
-    return JsonResponse({"id": ids[0], "type": type(ids[0]).__name__})
+    return JsonResponse({"id": ids[0]})
 
 
 def refuse(request: HttpRequest) -> JsonResponse:
