@@ -55,6 +55,21 @@ class WaitsForRetry(FailsInLoop):
 
 
 @dataclass
+class DeclinesInLoop(FailsInLoop):
+    """Fails with an error that is no bug."""
+
+    expected = (LookupError,)
+    dlq_eligible = True
+
+
+@dataclass
+class DeclinesInChild(DeclinesInLoop):
+    """The same in a child process."""
+
+    isolation = Isolation.FRESH
+
+
+@dataclass
 class Blabs(BaseTask):
     """Says its password, and where it was used."""
 

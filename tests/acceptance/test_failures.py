@@ -11,17 +11,20 @@ from acceptance.failing_tasks import (
     PASSWORD,
     Blabs,
     BlabsInChild,
+    DeclinesInChild,
+    DeclinesInLoop,
     FailsInChild,
     FailsInLoop,
     FailsInThread,
     Returns,
     WaitsForRetry,
 )
-from acceptance.site import Site, failure, letters, run
+from acceptance.site import Site, eventually, failure, letters, run
 from pydantic import SecretStr
 from waits import until
 
 from nonet import NonetError
+from nonet.rules.figures import Figures
 from nonet.stores.sql.database import upgrade
 
 TASKS = "acceptance.failing_tasks"
@@ -51,6 +54,35 @@ async def test_a_failure_has_its_traceback_in_log_and_status(site: Site) -> None
                 assert text.endswith("from error\nLookupError: no user has ***")
             assert str(failed).endswith("LookupError: no user has ***")
             assert PASSWORD not in worker.log + repr(status) + status.traceback
+
+
+async def test_an_expected_error_is_one_line(site: Site, mariadb_url: str) -> None:
+    """It has no traceback in the log, counts apart from failures, and its letter says so."""
+    site.settings |= {"NONET_DB_URL": mariadb_url, "NONET_LEASE": "9", "NONET_LOCK_TTL": "6"}
+    await upgrade(mariadb_url)
+    worker = site.worker(NONET_LOG_FORMAT="json")
+    async with site.app() as app:
+        for kind in (DeclinesInLoop, DeclinesInChild):
+            handle = await app.submit(kind(SecretStr(PASSWORD)))
+            failed = await failure(app, handle)
+            assert failed.reason == (await handle.status()).reason == "expected"
+            assert failed.traceback
+            (letter,) = [one for one in await letters(mariadb_url) if one.task_id == handle]
+            assert [attempt["reason"] for attempt in letter.history] == ["expected"] * 2
+            about = [
+                line for line in map(json.loads, worker.log.splitlines()) if handle in line["event"]
+            ]
+            failures = [line for line in about if "failed as expected in" in line["event"]]
+            assert [line["level"] for line in failures] == ["info", "info"]
+            assert not [line for line in about if "exception" in line]
+            name = f"failing_tasks:{kind.__name__}"
+
+            async def counted(name: str = name) -> Figures | None:
+                found = await app.client.stores.history.figures(task=name)
+                return next((one.total for one in found if one.total.ended), None)
+
+            total = await eventually(counted)
+            assert (total.failed, total.expected, total.retried) == (0, 1, 1)
 
 
 async def test_a_task_that_waits_for_its_retry_has_the_traceback(site: Site) -> None:

@@ -140,6 +140,14 @@ def test_the_soft_timeout_is_never_longer_than_the_hard_one(
     assert (effective.soft_timeout, effective.hard_timeout) == expected
 
 
+def test_a_configured_policy_keeps_the_errors_of_the_class() -> None:
+    """The configuration cannot name them, so that more retries do not retry what is hopeless."""
+    policy = ExponentialBackoff(give_up_on=(KeyError,))
+    text = "retry-policy: {class: ExponentialBackoff, args: {max_retries: 9}}"
+    found = overrides(said(text)).effective(add(Registry(), "Remove", retry_policy=policy), "")
+    assert found.retry_policy == ExponentialBackoff(max_retries=9, give_up_on=(KeyError,))
+
+
 def test_a_policy_is_built_once(registry: Registry) -> None:
     """Each failed attempt gets the same object."""
     found = overrides(said("retry-policy: {class: ExponentialBackoff, args: {max_retries: 1}}"))

@@ -93,6 +93,18 @@ class AsksAgain(BaseTask):
 
 
 @dataclass
+class Declines(BaseTask):
+    """Fails twice with an error that is no bug."""
+
+    size = Size.SMALL
+    retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=1)
+    expected = (PermissionError,)
+
+    async def execute(self) -> None:
+        raise PermissionError("declined")
+
+
+@dataclass
 class Says(BaseTask):
     """Reports something by itself, and succeeds."""
 

@@ -18,6 +18,7 @@ from contrib.sentry_tasks import (
     Charges,
     ChargesInChild,
     Daily,
+    Declines,
     Dies,
     Inserts,
     Says,
@@ -168,10 +169,11 @@ async def test_the_death_of_a_process_is_reported(site: Site, ingest: Ingest) ->
     assert event["exception"]["values"][-1]["type"] == "TaskCrashed"
 
 
-async def test_a_requested_retry_is_no_failure(site: Site, ingest: Ingest) -> None:
-    """It is no event; a message of the author has the tags of the task and is masked."""
+async def test_what_is_no_bug_is_not_reported(site: Site, ingest: Ingest) -> None:
+    """Requested retries and expected errors are no events; a message of the author is masked."""
     site.worker()
     await run(site, AsksAgain())
+    await run(site, Declines())
     await run(site, Says(SecretStr("hunter-2")))
     await until(lambda: ingest.events, "the message is there")
     (event,) = ingest.events

@@ -45,6 +45,10 @@ class At(RetryPolicyBase):
         return answer
 
 
+class Declined(StopRetrying):
+    """A final error that its class declares as expected."""
+
+
 class Nowhere(tzinfo):
     def utcoffset(self, instant: datetime | None) -> None:
         return None
@@ -77,6 +81,11 @@ TABLE = [
     (FAILED, At(answer=datetime.min), True, ("retry", 0, "", False, True)),
     (Failed(TaskRetryRequested("later")), IN_A_MINUTE, True, ("retry", 60, "", False, True)),
     (Failed(StopRetrying("enough")), IN_A_MINUTE, True, ("dead", 0, "stopped", True, True)),
+    # OSError and Declined are expected.
+    (Failed(ConnectionError()), IN_A_MINUTE, True, ("retry", 60, "expected", False, True)),
+    (Failed(ConnectionError()), NoRetry(), True, ("dead", 0, "expected", True, True)),
+    (Failed(Declined("no")), IN_A_MINUTE, True, ("dead", 0, "expected", True, True)),
+    (Failed(OSError(), Reason.ARGUMENTS), NoRetry(), True, ("dead", 0, "arguments", True, True)),
     (Failed(LeaseLostError("mine")), IN_A_MINUTE, True, ("retry", 60, "", False, True)),
     (Failed(SystemExit(3)), IN_A_MINUTE, True, ("retry", 60, "", False, True)),
     (BAD, IN_A_MINUTE, True, ("dead", 0, "arguments", True, True)),
@@ -115,7 +124,8 @@ def test_each_outcome_has_one_consequence(
     eligible: bool,
     expected: tuple[str, int, str, bool, bool],
 ) -> None:
-    found = decide(outcome, policy, 1, NOW, dlq_eligible=eligible)
+    errors = (OSError, Declined)
+    found = decide(outcome, policy, 1, NOW, dlq_eligible=eligible, expected=errors)
     seconds = found.delay.total_seconds()
     assert (found.end, seconds, str(found.reason), found.keep, found.started) == expected
 

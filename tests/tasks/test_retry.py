@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from nonet.base.errors import RegistrationError
+from nonet.base.errors import RegistrationError, StopRetrying, TaskRetryRequested
 from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
 
 ERROR = ValueError("no")
@@ -70,6 +70,25 @@ def test_jitter_spreads_around_the_delay(jitter: float) -> None:
     margin = timedelta(seconds=10 * jitter, milliseconds=1)
     delayed = at - timedelta(seconds=10)
     assert before - margin <= delayed <= datetime.now(UTC) + margin
+
+
+@pytest.mark.parametrize(
+    ("error", "is_retried"),
+    [
+        (ConnectionError(), True),
+        (PermissionError(), False),
+        (ValueError(), False),
+        (TaskRetryRequested(), True),
+        (StopRetrying(), False),
+    ],
+)
+def test_errors_decide_about_a_retry(error: BaseException, is_retried: bool) -> None:
+    """Only those of `retry_on` are retried, and never those of `give_up_on`."""
+    policy = ExponentialBackoff(retry_on=(OSError,), give_up_on=(PermissionError,))
+    assert (policy.schedule_retry(1, error) is not None) == is_retried
+    shown = "retry_on=('OSError',), give_up_on=('PermissionError',))"
+    assert repr(policy).endswith(shown)
+    assert policy.model_dump(mode="json")["give_up_on"] == ["PermissionError"]
 
 
 def test_an_own_policy_gets_the_exception() -> None:

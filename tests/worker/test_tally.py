@@ -67,12 +67,12 @@ async def test_each_attempt_is_counted_once_at_its_start_and_once_at_its_end(tal
 
 
 async def test_figures_contain_only_what_is_new(tally: Tally) -> None:
-    outcomes = ("done", "done", "dead", "retry", "crash", "cancelled", "expired", "back", "lost")
+    outcomes = ("done", *OUTCOMES)
     for outcome in outcomes:
         ended(tally, outcome, wall=2.0)
     first = tally.figures().classes["files:Audit"]
     total = figures_of(first)
-    assert (total.ended, total.failed, total.retried) == (5, 2, 2)
+    assert (total.ended, total.failed, total.expected, total.retried) == (6, 2, 1, 2)
     assert total.wait.p99 is not None and 30 < total.wait.p99 <= 60
     assert total.run.p50 is not None and 1 < total.run.p50 <= 2.5
     counted = tally.figures()

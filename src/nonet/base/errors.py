@@ -147,6 +147,18 @@ def url_problem(url: str) -> str:
     )
 
 
+def is_caught(error: BaseException, by: Iterable[type]) -> bool:
+    """Return whether ``except`` with these classes would catch an error.
+
+    Unlike ``isinstance()`` it runs no code of the error or of a metaclass.
+
+    >>> is_caught(KeyError(), [LookupError]), is_caught(KeyError(), [])
+    (True, False)
+    """
+    bases = type.__dict__["__mro__"].__get__(type(error))
+    return any(base is caught for base in bases for caught in by)
+
+
 class NonetError(Exception):
     """Base of all errors of this package.
 

@@ -126,7 +126,9 @@ class SentryMiddleware(Middleware):
 
     def _report(self, task: RunningTask, error: BaseException) -> None:
         is_last = task.outcome == "dead"
-        if isinstance(error, TaskRetryRequested) or not (is_last or self._retries):
+        if task.is_expected or isinstance(error, TaskRetryRequested):
+            return
+        if not (is_last or self._retries):
             return
         options = {
             **sentry_sdk.get_client().options,

@@ -124,6 +124,7 @@ def _attempt(document: ErrorDocument) -> dict[str, Any]:
         "attempt": document.attempt,
         "at": document.at,
         "error": f"{document.error_type}: {document.error}",
+        **({"reason": document.reason} if document.reason else {}),
         **{name: value for name, value in usage.items() if value is not None},
     }
 

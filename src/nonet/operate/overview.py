@@ -260,6 +260,8 @@ async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
     newest: dict[tuple[str, str], tuple[EndedTask, str]] = {}
     numbers: Counter[tuple[str, str]] = Counter()
     for task in await stores.history.ended(states=_FAILED, since=_LOOK_BACK, limit=_MOST):
+        if task.reason == Reason.EXPECTED:
+            continue
         location = location_of(task.traceback)
         cause = fingerprint_of(task.name, task.error_type, task.reason, location)
         newest.setdefault((cause, task.state), (task, location))  # they are read newest first

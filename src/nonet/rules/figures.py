@@ -58,7 +58,8 @@ class Figures:
 
     Attributes:
         ended: tasks that a worker ended, in whatever state.
-        failed: tasks that ended dead or expired.
+        failed: tasks that ended dead or expired, without those in `expected`.
+        expected: tasks that ended dead with an error that their class declares as expected.
         retried: attempts that failed, or whose process died, and were followed by another one.
         wait: how long tasks were runnable before a worker fetched them.
         run: how long attempts ran.
@@ -66,6 +67,7 @@ class Figures:
 
     ended: int = 0
     failed: int = 0
+    expected: int = 0
     retried: int = 0
     wait: Times = Times()
     run: Times = Times()
@@ -116,11 +118,11 @@ def resolution_for(span: timedelta) -> Resolution:
 def figures_of(vector: Mapping[int, int]) -> Figures:
     """Read a vector.
 
-    >>> figures_of({0: 4, 1: 1, 3: 4}).wait.p50
+    >>> figures_of({0: 4, 1: 1, 4: 4}).wait.p50
     0.0005
     """
-    ended, failed, retried = (vector.get(place, 0) for place in range(len(COUNTS)))
-    return Figures(ended, failed, retried, _times(vector, WAITED), _times(vector, RAN))
+    counts = {name: vector.get(place, 0) for place, name in enumerate(COUNTS)}
+    return Figures(**counts, wait=_times(vector, WAITED), run=_times(vector, RAN))
 
 
 def class_figures(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -20,6 +20,7 @@ from nonet.base.errors import (
     NotConfirmedError,
     StopRetrying,
     UnableToAcquireLockError,
+    is_caught,
 )
 from nonet.rules.crash_limit import CRASH_LIMIT
 from nonet.rules.tracebacks import bounded, traceback_text
@@ -53,6 +54,7 @@ class Reason(StrEnum):
 
     RETRIES = "retries"  # the retry policy gave up
     STOPPED = "stopped"  # the author raised StopRetrying
+    EXPECTED = "expected"  # as RETRIES or STOPPED, and its class declares the error as expected
     ARGUMENTS = "arguments"  # the constructor refuses the stored arguments
     QUARANTINED = "quarantined"  # the envelope cannot be decoded
     WORKER_LOST = "worker-lost"  # its worker died while running it alone, once too often
@@ -160,7 +162,8 @@ class Settlement(Struct, frozen=True):
     Attributes:
         end: how the attempt ends.
         delay: time before the next delivery, for ``retry`` and ``back``.
-        reason: why the task is dead, or what it waits for.
+        reason: why the task is dead, or what it waits for; ``expected`` for a ``retry`` after an
+            error that the class declares as expected.
         error: error of ``retry`` and ``dead``.
         keep: the dead task gets a row in SQL.
         started: whether ``execute`` was called.
@@ -174,6 +177,11 @@ class Settlement(Struct, frozen=True):
     keep: bool = False
     started: bool = True
     crashed: bool = False
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether the attempt failed with an error that its class declares as expected."""
+        return self.reason == Reason.EXPECTED
 
 
 DONE = Settlement(End.DONE)
@@ -190,6 +198,7 @@ def decide(
     now: datetime,
     *,
     dlq_eligible: bool,
+    expected: Sequence[type[BaseException]] = (),
     crashes: int = 0,
     crash_limit: int = CRASH_LIMIT,
     hide: Hide = _as_it_is,
@@ -202,6 +211,7 @@ def decide(
         attempt: number of the attempt that ended, from 1.
         now: an aware datetime.
         dlq_eligible: whether dead tasks of this class get a dead letter in SQL.
+        expected: the errors that the class declares as expected.
         crashes: earlier deliveries in which a process died that ran this task alone.
         crash_limit: after this many crashes the task is dead, whatever its policy says.
         hide: masks secrets in all texts of the settlement.
@@ -234,9 +244,11 @@ def decide(
     if issubclass(kind, AdmissionRejected):
         pause, why = _until_room(outcome.error)
         return Settlement(End.BACK, delay=pause, reason=hide(why, False) or error.text)
-    reason = outcome.reason
+    reason, usual = outcome.reason, None
+    if is_caught(outcome.error, expected):
+        usual = Reason.EXPECTED
     if reason is None and issubclass(kind, StopRetrying):
-        reason = Reason.STOPPED
+        reason = usual or Reason.STOPPED
     if reason is None and outcome.crashed and crashes + 1 >= crash_limit:
         reason = Reason.CRASH
     if reason is None:
@@ -245,8 +257,9 @@ def decide(
             how = End.CRASH if outcome.crashed else End.RETRY
             # A policy that answers "now" reads the clock after the caller did.
             since_now = timedelta(seconds=time.monotonic() - began, milliseconds=1)
-            return Settlement(how, delay=delay if delay > since_now else _NONE, error=error)
-        reason = Reason.RETRIES
+            delay = delay if delay > since_now else _NONE
+            return Settlement(how, delay=delay, reason=usual or "", error=error)
+        reason = usual or Reason.RETRIES
     crashed = outcome.crashed
     return Settlement(End.DEAD, reason=reason, error=error, keep=dlq_eligible, crashed=crashed)
 

@@ -63,7 +63,7 @@ class TenantFigures:
         share_due: the part that its weight gives it among tenants that had tasks.
         started: attempts that began.
         ended: tasks that a worker ended, in whatever state.
-        failed: tasks that ended dead or expired.
+        failed: tasks that ended dead or expired, without expected errors.
         retried: attempts that failed, or whose process died, and were followed by another one.
         wait: how long tasks were runnable before a worker fetched them.
     """

@@ -19,7 +19,7 @@ DURATIONS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
     *(60, 300, 900, 3600, 14400, 43200),
 )
-COUNTS = ("ended", "failed", "retried")
+COUNTS = ("ended", "failed", "retried", "expected")
 BUCKETS = len(DURATIONS) + 1
 WAITED = len(COUNTS)
 RAN = WAITED + BUCKETS
@@ -43,7 +43,7 @@ def vector(
 
     >>> before = vector([1, 0, 0], [1, 0], [], {})
     >>> before, vector([3, 0, 1], [1, 0], [], before)
-    ({0: 1, 3: 1}, {0: 2, 2: 1})
+    ({0: 1, 4: 1}, {0: 2, 2: 1})
     """
     found = {}
     for first, numbers in ((0, counts), (WAITED, waited), (RAN, ran), (_STARTED, started)):

@@ -39,7 +39,9 @@ OTHER_NAMES = {
     "time_limit": "hard_timeout = …",
     "soft_time_limit": "soft_timeout = …",
     "expires": "start_by = …",
-    "autoretry_for": "retry_policy = ExponentialBackoff(max_retries=…)",
+    "autoretry_for": "retry_policy = ExponentialBackoff(retry_on=…)",
+    "dont_autoretry_for": "retry_policy = ExponentialBackoff(give_up_on=…)",
+    "throws": "expected = (…,)",
     "retry_backoff": "retry_policy = ExponentialBackoff(base_delay_seconds=…)",
     "rate_limit": "a RateLimiter among its locks",
     "bind": "context() where self.request was",
@@ -139,6 +141,12 @@ def _is_duration(value: Any) -> bool:
     return is_number and 0 < value < math.inf
 
 
+def _is_errors(value: Any) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(item, type) and issubclass(item, BaseException) for item in value
+    )
+
+
 def _is_span(value: Any) -> bool:
     return not isinstance(value, datetime) and not start_by_problem(value)
 
@@ -148,6 +156,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("priority", _member(Priority), _one_of(Priority)),
     ("size", _member(Size), _one_of(Size)),
     ("retry_policy", _instance_with("schedule_retry"), "an instance of a RetryPolicyBase"),
+    ("expected", _is_errors, "a tuple of exception classes, as (Declined,)"),
     ("soft_timeout", *_DURATION),
     ("hard_timeout", *_DURATION),
     ("cpu_limit", *_DURATION),

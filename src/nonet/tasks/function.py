@@ -48,6 +48,7 @@ class TaskAttributes(TypedDict, total=False):
     priority: Priority
     size: Size
     retry_policy: RetryPolicyBase
+    expected: tuple[type[BaseException], ...]
     dlq_eligible: bool
     soft_timeout: float | None
     hard_timeout: float | None

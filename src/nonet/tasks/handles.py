@@ -68,7 +68,7 @@ class TaskStatus:
         blocker: why it does not run: the lock that a waiting task waited for last, or the steps
             before it in its workflow; the error of SQL for a dying task; for a durable task that is
             delayed, that it is still in SQL only.
-        reason: why it is dead or dying (``retries``, ``crash``, ``capacity`` …), otherwise empty.
+        reason: why it is dead or dying (``retries``, ``expected``, ``crash`` …), otherwise empty.
         error: error of the last failed attempt, or how its process ended.
         group: id of the group that it is a child or callback of, or empty.
         crashes: number of processes that died while running no other task.
@@ -136,7 +136,7 @@ class EndedTask:
         error_type, error: class and text of the last error, cut to 600 bytes; for a cancelled task
             who cancelled it and why, cut to 100 bytes.
         traceback: the end of its traceback, masked, at most 4 KiB.
-        reason: why a failed task ended: ``retries``, ``crash``, ``capacity`` …
+        reason: why a failed task ended: ``retries``, ``expected``, ``crash`` …
 
     Example:
         for ended in await app.history(states=["dead"], limit=10):

@@ -78,6 +78,7 @@ class RunningTask:
             ``retry`` (failed, will be tried again); ``crash`` (the same, its process died);
             ``dead``; ``cancelled``; ``back`` (handed back, no attempt used) or ``lost`` (void).
         error: the exception of a failed attempt, or None.
+        is_expected: whether the class declares `error` as expected.
         retry_in: time until the next attempt, if `outcome` is ``retry`` or ``crash``.
 
     Args:
@@ -116,6 +117,7 @@ class RunningTask:
         self.submitted = submitted
         self.outcome: str | None = None
         self.error: BaseException | None = None
+        self.is_expected: bool = False
         self.retry_in: timedelta | None = None
 
     def __repr__(self) -> str:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic.json_schema import SkipJsonSchema
 
-from nonet.base.errors import RegistrationError, unknown_argument
+from nonet.base.errors import RegistrationError, TaskRetryRequested, is_caught, unknown_argument
 
 _YEAR = timedelta(days=365).total_seconds()
+
+
+def _names(errors: tuple[type[BaseException], ...]) -> tuple[str, ...]:
+    return tuple(error.__name__ for error in errors)
+
+
+# Classes of errors; the configuration cannot name them.
+_Errors = Annotated[
+    tuple[type[BaseException], ...], SkipJsonSchema(), PlainSerializer(_names, when_used="json")
+]
+_ERRORS = {"retry_on", "give_up_on"}
 
 
 class RetryPolicyBase(BaseModel):
@@ -116,6 +128,10 @@ class ExponentialBackoff(RetryPolicyBase):
         max_retries: number of retries, so the task runs at most ``max_retries + 1`` times.
         cap: longest delay, in seconds; a year by default, which is also the upper limit.
         jitter: random share of the delay, 0 to 1: 0.2 turns a delay of 10 s into 8 to 12 s.
+        retry_on: retry only after errors of these classes and their subclasses, and after
+            `TaskRetryRequested`. By default after all.
+        give_up_on: never retry after these, even if `retry_on` names them. A policy that the
+            configuration sets instead of this one keeps both.
 
     Example:
         >>> policy = ExponentialBackoff(base_delay_seconds=10, max_retries=3)
@@ -127,6 +143,16 @@ class ExponentialBackoff(RetryPolicyBase):
     max_retries: int = Field(default=5, ge=0)
     cap: float | None = Field(default=None, gt=0)
     jitter: float = Field(default=0, ge=0, le=1)
+    retry_on: _Errors = (BaseException,)
+    give_up_on: _Errors = ()
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Show classes of errors by their names, and only if they are set."""
+        for name, value in super().__repr_args__():
+            if name not in _ERRORS:
+                yield name, value
+            elif name in self.model_fields_set:
+                yield name, _names(value)
 
     def delay(self, attempt: int) -> timedelta:
         """The delay after a failed attempt, without jitter.
@@ -141,10 +167,19 @@ class ExponentialBackoff(RetryPolicyBase):
 
     def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
         """Return now plus the delay; see `RetryPolicyBase.schedule_retry`."""
-        if attempt > self.max_retries:
+        is_retried = is_caught(exception, (*self.retry_on, TaskRetryRequested))
+        if attempt > self.max_retries or not is_retried or is_caught(exception, self.give_up_on):
             return None
         spread = 1 + self.jitter * random.uniform(-1, 1)
         return datetime.now(UTC) + self.delay(attempt) * spread
+
+
+def with_errors_of(policy: RetryPolicyBase, other: RetryPolicyBase) -> RetryPolicyBase:
+    """Return a policy with the classes of errors that `other` retries and gives up on."""
+    if not (isinstance(policy, ExponentialBackoff) and isinstance(other, ExponentialBackoff)):
+        return policy
+    update = {name: getattr(other, name) for name in other.model_fields_set & _ERRORS}
+    return policy.model_copy(update=update) if update else policy
 
 
 NO_RETRY = NoRetry()

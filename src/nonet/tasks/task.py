@@ -222,6 +222,9 @@ class BaseTask(Constructible):
         priority: `Priority`; NORMAL by default.
         size: `Size`, the pool of workers; MEDIUM by default.
         retry_policy: when a failed attempt is repeated; `NoRetry` by default.
+        expected: classes of errors that are no bugs. After one of them the policy is asked as
+            usual; the log has a line without a traceback, Sentry no event, and a task that ends so
+            is counted apart, with reason ``expected``.
         dlq_eligible: store the task in the SQL dead-letter table when it fails for good.
         soft_timeout: seconds until an attempt is cancelled; None: no limit.
         hard_timeout: seconds from the start of an attempt until it is cancelled and, if it goes on,
@@ -262,6 +265,7 @@ class BaseTask(Constructible):
         retry_policy: ClassVar[RetryPolicyBase]
     else:
         retry_policy: ClassVar[Any] = _NO_RETRY
+    expected: ClassVar[tuple[type[BaseException], ...]] = ()
     dlq_eligible: ClassVar[bool] = False
     soft_timeout: ClassVar[float | None] = None
     hard_timeout: ClassVar[float | None] = None

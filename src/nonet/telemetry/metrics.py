@@ -98,7 +98,7 @@ gauge nonet_tenant_share_due tenant Part of these that the weight gives
 gauge nonet_tenant_wait_seconds tenant,quantile Time until a runnable task was fetched, in 5 minutes
 counter nonet_tenant_started_total tenant Attempts started
 counter nonet_tenant_ended_total tenant Tasks that workers ended
-counter nonet_tenant_failed_total tenant Tasks that ended dead or expired
+counter nonet_tenant_failed_total tenant Tasks that ended dead or expired, without expected errors
 counter nonet_tenant_retried_total tenant Failed attempts with another one
 gauge nonet_delayed_tasks - Tasks that wait for their time
 gauge nonet_delayed_overdue_tasks - Tasks whose promotion is over 1 s late

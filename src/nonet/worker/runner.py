@@ -43,7 +43,7 @@ from nonet.worker.incarnation import Incarnation
 from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
 from nonet.worker.suspects import Suspects
-from nonet.worker.tally import Tally
+from nonet.worker.tally import EXPECTED, Tally
 from nonet.worker.threads import FunctionThreads
 
 if TYPE_CHECKING:
@@ -385,7 +385,8 @@ class Runner:
             if attempt.locks_kept_at is not None:
                 self._leftovers.keep_locks(attempt, attempt.locks_kept_at)
             crashed = settlement.crashed or settlement.end is End.CRASH
-            self.tally.finished(attempt, end, conclusion.usage, crashed=crashed)
+            counted = EXPECTED if end is End.DEAD and settlement.is_expected else end
+            self.tally.finished(attempt, counted, conclusion.usage, crashed=crashed)
             if end is End.DEAD and settlement.keep:
                 await self._bury(attempt, conclusion)
         except Exception:
@@ -528,7 +529,7 @@ def _end_span(span: AttemptSpan, attempt: Attempt, conclusion: Conclusion) -> No
     error = settlement.error
     span.end(
         End.LOST if conclusion.lost else settlement.end,
-        error.type,
+        "" if settlement.is_expected else error.type,
         error.text,
         error.traceback,
         secrets=attempt.context.logged_secrets,

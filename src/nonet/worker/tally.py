@@ -13,10 +13,13 @@ from nonet.telemetry.metrics import ROUND_TRIPS, UNKNOWN, Histogram, Sample
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.tenant_tally import TenantTally
 
-# The values of the label ``outcome``: what `Settler.settle` returns.
-OUTCOMES = ("done", "retry", "crash", "dead", "cancelled", "expired", "back", "lost")
+# The outcome of a task that ended dead with an error that its class declares as expected.
+EXPECTED = "expected"
+# The values of the label ``outcome``: what `Settler.settle` returns, and `EXPECTED`.
+OUTCOMES = ("done", "retry", "crash", "dead", EXPECTED, "cancelled", "expired", "back", "lost")
 # The outcomes that `nonet.rules.vectors.COUNTS` count.
-_KINDS = (("done", "dead", "cancelled", "expired"), ("dead", "expired"), ("retry", "crash"))
+_ENDED = ("done", "dead", EXPECTED, "cancelled", "expired")
+_KINDS = (_ENDED, ("dead", "expired"), ("retry", "crash"), (EXPECTED,))
 # After `_EXACT` attempts of a class since the last call of `figures`, the times of one in `_SHARE`
 # are measured, and count as often: enough for percentiles, and it takes a third of the time.
 _EXACT, _SHARE = 1000, 8
@@ -106,7 +109,7 @@ class Tally:
         """Count the end of an attempt. Further calls for the same attempt change nothing.
 
         Args:
-            outcome: what `nonet.worker.attempt.settle.Settler.settle` returned.
+            outcome: one of `OUTCOMES`.
             crashed: whether its process died.
         """
         counts = attempt.tallied

@@ -12,7 +12,8 @@ from nonet.operate.figures import FigureQuery
 
 _COLUMNS = (
     "task=name ended=total.ended per_min=ended_per_minute failed=total.failed "
-    "retried=total.retried wait_50_95_99_%=total.wait.in_words run_50_95_99_%=total.run.in_words"
+    "expected=total.expected retried=total.retried wait_50_95_99_%=total.wait.in_words "
+    "run_50_95_99_%=total.run.in_words"
 )
 
 
@@ -20,10 +21,11 @@ _COLUMNS = (
 async def list_figures(target: Target, query: FigureQuery, as_json: Json = False) -> None:
     """Show how many tasks of each class end and fail, and how fast.
 
-    Wait is how long tasks were runnable before a worker fetched them, and run is how long attempts
-    ran: of each the time below which half, 95 % and 99 % lie. Workers count, and report every few
-    seconds; tasks that ended without a worker are not counted. --json has the series too, by
-    minutes for two hours, else by ten minutes.
+    Expected counts tasks that ended dead with an error that their class declares as expected; they
+    are not among the failed ones. Wait is how long tasks were runnable before a worker fetched
+    them, and run is how long attempts ran: of each the time below which half, 95 % and 99 % lie.
+    Workers count, and report every few seconds; tasks that ended without a worker are not counted.
+    --json has the series too, by minutes for two hours, else by ten minutes.
 
     \b
     task-run figures --since 1d
@@ -36,6 +38,7 @@ async def list_figures(target: Target, query: FigureQuery, as_json: Json = False
         counted = [item for item in found.items if item.total.ended or item.total.retried]
         found = replace(found, items=counted)
     nothing = "no worker has run a task" + (f" of class {query.task!r}" if query.task else "")
-    print_view(found, as_json, _COLUMNS, f"{nothing} since then", least=("retried", "per_min"))
+    least = ("expected", "retried", "per_min")
+    print_view(found, as_json, _COLUMNS, f"{nothing} since then", least=least)
     if found.items and not as_json:
         print_line(f"since {cell(found.items[0].since)}", err=True)

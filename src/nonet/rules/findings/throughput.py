@@ -19,7 +19,7 @@ class Throughput:
     Attributes:
         seconds: the span of time.
         ended_rate: tasks a second that ended.
-        failed_rate: tasks a second that ended dead or expired.
+        failed_rate: tasks a second that ended dead or expired, without expected errors.
         wait: how long tasks were runnable before a worker fetched them.
         run: how long attempts ran.
         class_rates: tasks a second that ended, by class.

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nonet.base.messages.message import ErrorDocument, Usage
+from nonet.rules.outcomes import Reason
 from nonet.tasks.handles import TaskStatus
 
 
@@ -76,10 +77,14 @@ def timeline(
     return Timeline(steps, _missing(lost, is_ended=is_ended))
 
 
+def _failed(number: int, reason: object) -> str:
+    return f"attempt {number} failed{' as expected' if reason == Reason.EXPECTED else ''}"
+
+
 def _of_failure(found: ErrorDocument) -> tuple[int, Step]:
     line = f"{found.error_type}: {found.error}".removesuffix(": ")
     return found.attempt, Step(
-        f"attempt {found.attempt} failed",
+        _failed(found.attempt, found.reason),
         datetime.fromtimestamp(found.at, UTC),
         "failed",
         _seconds(found.usage.wall if found.usage else None),
@@ -93,7 +98,7 @@ def _of_row(row: Mapping[str, Any]) -> tuple[int, Step]:
     number, at = int(row.get("attempt") or 0), row.get("at")
     usage = Usage(*(row.get(name) for name in ("wall", "cpu", "rss")))
     return number, Step(
-        f"attempt {number} failed",
+        _failed(number, row.get("reason")),
         datetime.fromtimestamp(at, UTC) if at else None,
         "failed",
         _seconds(usage.wall),
@@ -120,8 +125,9 @@ def _now(status: TaskStatus) -> list[Step]:
 
 def _end(status: TaskStatus, started: datetime | None) -> Step:
     ran = status.attempt and status.state in ("done", "dead")
+    expected = ", as expected" if status.reason == Reason.EXPECTED else ""
     return Step(
-        f"ended in attempt {status.attempt}" if ran else "ended",
+        f"ended in attempt {status.attempt}{expected}" if ran else "ended",
         status.finished,
         status.state,
         status.finished - started if started and status.finished else None,

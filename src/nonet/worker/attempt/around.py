@@ -74,6 +74,7 @@ class Around:
         end = End.LOST if is_lost else settlement.end
         task.outcome = str(End.BACK if end in _BACK else end)
         raised = task.error = error if end in _FAILED else None
+        task.is_expected = raised is not None and settlement.is_expected
         if end in (End.RETRY, End.CRASH):
             task.retry_in = settlement.delay
         thrown = (None, None, None) if raised is None else (type(raised), raised, _trace(raised))

@@ -102,6 +102,7 @@ class Concluder(Struct, frozen=True):
             attempt.delivery.attempt,
             datetime.now(UTC),
             dlq_eligible=bool(effective and effective.dlq_eligible),
+            expected=attempt.task_class.cls.expected if attempt.task_class else (),
             crashes=attempt.delivery.crashes,
             crash_limit=self.client.settings.crash_limit,
             hide=partial(hide, attempt.context.secrets),

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _RESETTLE_PAUSE = 0.5
 _TERMINAL = (End.DONE, End.DEAD, End.CANCELLED, End.EXPIRED)
-# Hand-backs are INFO, final failures ERROR, the rest WARNING.
+# Hand-backs and expected errors are INFO, final failures ERROR, the rest WARNING.
 _LEVELS = {End.BACK: logging.INFO, End.DEAD: logging.ERROR}
 _HANDED_BACK = (End.BACK, End.SUSPECT, End.ON)
 
@@ -208,6 +208,8 @@ def _log_failure(attempt: Attempt, settlement: Settlement) -> None:
         )
         return
     level, found, error = _LEVELS.get(settlement.end, logging.WARNING), settlement.error, None
+    if settlement.is_expected:
+        level = logging.INFO
     if level > logging.INFO and logger.isEnabledFor(level):
         error = exception_of(found.type, found.text, found.traceback)
     id, name, line = attempt.delivery.id, attempt.context.name, _line(settlement)
@@ -216,9 +218,10 @@ def _log_failure(attempt: Attempt, settlement: Settlement) -> None:
         return
     logger.log(
         level,
-        "task %s (%s) failed in attempt %d, %s: %s",
+        "task %s (%s) failed%s in attempt %d, %s: %s",
         id,
         name,
+        " as expected" if settlement.is_expected else "",
         attempt.delivery.attempt,
         settlement.end,
         line,
