@@ -295,6 +295,15 @@ async def test_a_worker_without_tasks_is_exit_code_2(task_run: TaskRun) -> None:
     assert "no pipeline is named 'none'" in ended.err
 
 
+async def test_patterns_that_leave_nothing_are_exit_code_2(task_run: TaskRun) -> None:
+    """So is a fleet that would follow a backlog of which its workers take only a part."""
+    ended = await task_run("--size=small", "--only", "ml:*", script="task-worker")
+    assert (ended.code, "this worker would take no task" in ended.err) == (2, True), ended.err
+    fleet = ("--size=small", "--max=4", "--except", "ml:*")
+    ended = await task_run(*fleet, script="task-worker")
+    assert (ended.code, "the same number" in ended.err) == (2, True), ended.err
+
+
 async def test_a_worker_refuses_a_size_in_plain_words(task_run: TaskRun) -> None:
     """It names the value and the choices, without the words of a library."""
     ended = await task_run("--size", "tiny", script="task-worker")

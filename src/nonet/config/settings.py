@@ -126,6 +126,9 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
             repository (``git+https://HOST/REPOSITORY.git#BRANCH``); empty: none.
         config_poll: how often a git repository is polled.
         tasks: modules with tasks, in addition to entry points.
+        only_tasks: a worker takes only tasks of these classes, ``ml:*,mail:Send``, and leaves all
+            others to other workers; empty: of all that it has loaded.
+        except_tasks: classes whose tasks a worker leaves to other workers in any case.
         entry_points: prefixes of entry point groups, in addition to ``nonet``.
         extensions: distributions by precedence, if several define the same task.
         state_dir: directory for embedded servers and SQLite.
@@ -227,6 +230,8 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
     config: str = ""  # a URL may hold a token
     config_poll: Annotated[float, Meta(ge=1, le=1e6)] = 60
     tasks: tuple[str, ...] = ()
+    only_tasks: tuple[str, ...] = ()
+    except_tasks: tuple[str, ...] = ()
     entry_points: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     state_dir: Path = field(default_factory=_state_dir)

@@ -111,7 +111,10 @@ async def look(
     inspect = Inspection(stores.broker, settings.namespace).server
     server = await remember(("server",), _SERVER_SECONDS, lambda: inspect(sql))
     deaths = await reader.read("history", lambda: _deaths(stores, now))
-    foreign, locked = await reader.read("tasks handed on", stores.measures.handed_on, ({}, {}))
+    alive = [worker.worker for worker in workers if worker.alive]
+    foreign, locked = await reader.read(
+        "tasks handed on", lambda: stores.measures.handed_on(alive), ({}, {})
+    )
     situation = Situation(
         server=msgspec.structs.replace(server, sql=sql),
         at=now,

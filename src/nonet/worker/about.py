@@ -12,7 +12,6 @@ from typing import Any
 
 from nonet.base.messages.formats import FORMAT
 from nonet.stores.queue.leases import BeatReport
-from nonet.tasks.registry import Registry
 from nonet.worker.children.process_usage import all_resident
 from nonet.worker.lag import Culprit
 
@@ -21,7 +20,7 @@ class About:
     """Collects the facts that a worker publishes. The watchdog's thread calls `say`.
 
     Args:
-        registry: the classes that this process knows.
+        versions: the classes that this worker takes, each with the version of its distribution.
         describe: returns facts for operators that change from beat to beat.
         lag: returns the longest time, in seconds, that the event loop took to respond since the
             previous call.
@@ -37,7 +36,7 @@ class About:
 
     def __init__(
         self,
-        registry: Registry,
+        versions: Mapping[str, str],
         describe: Callable[[], Mapping[str, Any]],
         lag: Callable[[], float],
         children: Callable[[], Iterable[int]],
@@ -51,7 +50,7 @@ class About:
         self._children = children
         self._tenants = tenants
         self._since = round(time.time(), 3)
-        self._versions = registry.versions()
+        self._versions = versions
         self._knows = knowledge(self._versions, keys)
         self._counts: Counter[str] = Counter()
 

@@ -113,7 +113,8 @@ class Runner:
         self._leftovers = Leftovers(me.slots, self.freed.set, watchdog, broker)
         self.threads = FunctionThreads(min(me.slots, settings.threads), self.freed.set)
         self._tools = Tools(
-            client, injector, self.threads, self._leasing.readmit, self._leftovers.add
+            *(client, injector, self.threads, self._leasing.readmit, self._leftovers.add),
+            left=me.left,
         )
         self._deaths = ChildDeaths(Events(broker.client, settings.namespace).log)
         self._isolated = self._in(children)
@@ -312,6 +313,8 @@ class Runner:
         """Log, once for each class, that this worker leaves its tasks to others."""
         name = attempt.context.name
         if not (isinstance(outcome, HandedBack) and outcome.is_foreign) or name in self._foreign:
+            return
+        if name in self._me.left:  # as its admin wants
             return
         if len(self._foreign) < _MOST_FOREIGN:  # the names come from messages
             self._foreign.add(name)

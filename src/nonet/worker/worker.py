@@ -36,7 +36,7 @@ from nonet.worker.children.children import Children
 from nonet.worker.children.forking import ForkServerError
 from nonet.worker.chores import Chores
 from nonet.worker.descriptors import Descriptors
-from nonet.worker.incarnation import Incarnation
+from nonet.worker.incarnation import Incarnation, left_by
 from nonet.worker.lag import Culprit, LoopLag
 from nonet.worker.reader import Reader
 from nonet.worker.runner import Runner
@@ -87,7 +87,8 @@ class Worker(Observed):
         slots = concurrency or settings.slots_of(size)
         self._client = client
         self._broker = broker = client.stores.broker
-        self._me = me = Incarnation(f"{size}-{secrets.token_hex(6)}", size, slots, isolation)
+        left = left_by(settings, client.registry)
+        self._me = me = Incarnation(f"{size}-{secrets.token_hex(6)}", size, slots, isolation, left)
         self.id: str = me.id
         self.name: str = process_name()
         self._loop_name = ""
@@ -418,8 +419,9 @@ class Worker(Observed):
         )
 
     def _make_about(self) -> About:
+        versions = self._client.registry.versions()
         return About(
-            self._client.registry,
+            {name: known for name, known in versions.items() if name not in self._me.left},
             self._described,
             self._lag.longest,
             self._child_pids,

@@ -270,7 +270,7 @@ VERSION_2, NEW_KEY = Needs(min_version="2.0"), Needs(key="new 4e5f")
 NO_VERSION_2 = ": x:T needs version 2.0, and no live small worker has it"
 
 
-KNOWS = ": no live small worker knows x:T (2 workers with No"
+KNOWS = ": no live small worker takes x:T (2 workers with No"
 FIRST = ", first in its stream. "
 
 
@@ -313,5 +313,5 @@ def test_the_workers_that_could_run_a_handed_back_task_are_named() -> None:
         "a slot is free"
     )
     found = explain(facts("waiting", **back, workers=1, peers=(IGNORANT,)))
-    assert found.text.startswith("waiting, handed back: no live small worker knows x:T (1 worker")
+    assert found.text.startswith("waiting, handed back: no live small worker takes x:T (1 worker")
     assert (found.cause, found.until) == ("unknown", None)

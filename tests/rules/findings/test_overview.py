@@ -93,7 +93,7 @@ def case(problem: str, hint: str, **known: Any) -> tuple[str, str, dict[str, Any
             streams=[StreamLoad("normal", "small", 1, 0, 5)],
             crews=[Crew("small", 2, slots=8, idle_reason="memory is short")],
         ),
-        case("no small worker runs files:Audit: 5 tasks wait", "install the pack", foreign=FOREIGN),
+        case("no small worker takes files:Audit: 5 tasks wait", "install its", foreign=FOREIGN),
         case(
             "no small worker can decrypt files:Audit: 5 tasks wait (no key '2026')",
             "set NONET_ENCRYPTION_KEYS of the small workers: task-run workers",

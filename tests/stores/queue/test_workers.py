@@ -23,6 +23,7 @@ from nonet.stores.connection.redis import Scripts
 from nonet.stores.namespace.demand import Demands
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.explaining import TaskFacts
+from nonet.stores.namespace.figures import Measures
 from nonet.stores.queue.broker import Broker, new_cursors
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import BeatReport, Leases
@@ -436,6 +437,9 @@ async def test_a_busy_worker_takes_it_with_its_next_slot(broker: Broker) -> None
     await come_due(broker, "t")
     assert await woken(broker) == set()
     assert await take(broker, "small-a") == []
+    measures = Measures(broker.client, "test", 0.0)
+    assert await measures.handed_on(["small-a", "small-b"]) == ({(REMOVE, "small"): 1}, {})
+    assert await measures.handed_on(["small-a", "small-new"]) == ({}, {})  # it lacks no worker
     assert [item.id for item in await take(broker, "small-new")] == ["t"]
 
 
@@ -524,7 +528,10 @@ async def test_explain_names_a_worker_that_could_run_it(broker: Broker) -> None:
     """Before any worker has read the task, and after it was handed on."""
     beat(broker, "small-a", name="1@old")
     await broker.submit([submission("a", "files:Remove")])
-    unknown = "no live small worker knows files:Remove (1 worker). Deploy its package there"
+    unknown = (
+        "no live small worker takes files:Remove (1 worker). Deploy its package there, or see "
+        "their --only and --except"
+    )
     assert await explained(broker, "a") == ("unknown", f"queued: {unknown}")
     (delivery,) = await take(broker, "small-a")
     await broker.settle(delivery, "on", text="a worker does not know files:Remove", delay=FIRST)

@@ -52,6 +52,7 @@ def work(
     \b
     task-worker --size small --tasks mytasks
     task-worker --size medium --min 1 --max 4      # a fleet
+    task-worker --size large --only 'ml:*'         # takes only these classes
     task-worker --pipelines volumes,invoices       # process rows of tables
     """
     from nonet.cli.daemons import working  # import is too slow for --help
@@ -70,7 +71,7 @@ def work(
     if size is not None and bounds is not None:
         run(target.debug, lambda: working.supervise(size, bounds, options, target, metrics_port))
     arguments = working.WorkerArguments(
-        settings={**target.options(), "grace": options.grace, "metrics_port": metrics_port},
+        settings={**target.options(), **options.settings(), "metrics_port": metrics_port},
         concurrency=options.concurrency,
         idle_exit=options.idle_exit,
         max_lifetime=options.max_lifetime,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,24 @@ class WorkerOptions:
             max=10_000,
             help="Run at most this many tasks at a time.",
             show_default="small 100, medium the number of cores, large 1",
+        ),
+    ] = None
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERNS",
+            help="Take only tasks of these classes, such as 'ml:*,mail:Send'; leave the others to "
+            "other workers.",
+            show_default="all loaded classes",
+        ),
+    ] = None
+    excluded: Annotated[
+        str | None,
+        typer.Option(
+            "--except",
+            metavar="PATTERNS",
+            help="Leave the tasks of these classes to other workers.",
+            show_default="none",
         ),
     ] = None
     grace: Annotated[
@@ -67,6 +85,10 @@ class WorkerOptions:
         ),
     ] = None
     fleet_line: Annotated[int | None, typer.Option(hidden=True)] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments for `nonet.config.settings.load_settings`."""
+        return {"grace": self.grace, "only_tasks": self.only, "except_tasks": self.excluded}
 
     def fleet_bounds(self) -> tuple[int, int] | None:
         """Return the smallest and the largest number of workers of a fleet; None without a fleet.

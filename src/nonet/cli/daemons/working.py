@@ -135,7 +135,12 @@ async def supervise(
     """Run a fleet until it is stopped. Only its workers load task classes."""
     from nonet.daemon.fleet.supervisor import END_SECONDS, FleetPlan, Supervisor  # not for workers
 
-    settings = load_settings(**target.options(), grace=options.grace, metrics_port=metrics_port)
+    settings = load_settings(**target.options(), **options.settings(), metrics_port=metrics_port)
+    if (settings.only_tasks or settings.except_tasks) and bounds[0] != bounds[1]:
+        raise ConfigurationError(
+            "a fleet counts the tasks of all classes, so it cannot follow those that --only and "
+            "--except leave to it: give --min and --max the same number"
+        )
     set_up_logging(target.debug, settings)
     describe_process(size=size)
     application = Nonet(settings, load_tasks=False)
@@ -173,6 +178,8 @@ def _options_of_workers(size: Size, options: WorkerOptions, target: CodeTarget) 
         "--namespace": target.namespace,
         "--state-dir": target.state_dir,
         "--grace": options.grace,
+        "--only": options.only,
+        "--except": options.excluded,
     }
     line = ["--size", size, "--idle-exit", str(idle_exit)]
     line += [

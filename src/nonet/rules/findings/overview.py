@@ -130,8 +130,8 @@ def _foreign(found: Situation) -> Iterator[Finding]:
             problem = f"no {size} worker can decrypt {task}: {tasks_wait(number)} ({why})"
             hint = f"set NONET_ENCRYPTION_KEYS of the {size} workers"
         else:
-            problem = f"no {size} worker runs {task}: {tasks_wait(number)} for one that knows it"
-            hint = f"install the package of {task} and restart the {size} workers"
+            problem = f"no {size} worker takes {task}: {tasks_wait(number)} for one that does"
+            hint = f"install its package on a {size} worker, and let --only and --except admit it"
         yield Finding("worker", task, problem, hint, command=command, count=number)
 
 

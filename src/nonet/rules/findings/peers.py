@@ -77,7 +77,8 @@ def unfit(peers: Sequence[Peer], name: str, needs: Needs, size: str) -> str:
     if not of_class:
         builds = ", ".join(sorted({peer.build for peer in peers if peer.build}))
         workers = counted(len(peers), "worker") + (f" with Nonet {builds}" if builds else "")
-        return f"no live {size} worker knows {name} ({workers}). Deploy its package there"
+        deploy = "Deploy its package there, or see their --only and --except"
+        return f"no live {size} worker takes {name} ({workers}). {deploy}"
     readers = [peer for peer in of_class if (peer.layout or 0) >= needs.layout]
     if not readers:
         layouts = ", ".join(sorted({str(peer.layout) for peer in of_class}))

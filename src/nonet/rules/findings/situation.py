@@ -79,7 +79,7 @@ class Situation:
         failing: classes with tasks that failed in the last hour, and none that was done.
         lost_workers: for each worker that died in the last hour the classes that ran in it, as far
             as they are known.
-        foreign: tasks that no worker could run so far, by class and size.
+        foreign: tasks that workers have handed on and no live worker takes, by class and size.
         locked: why a worker could not decrypt the oldest of these, by class and size.
         late: periodic entries by class, and the seconds that they are overdue.
         full: scopes whose ceiling is reached, with the ceiling.

@@ -89,6 +89,10 @@ class Figures:
     workflows: Mapping[str, int]
 
 
+# Tasks that were handed on: size, name of the group (lib/record.lua), and class with size.
+_Group = tuple[Size, str, tuple[str, str]]
+
+
 class Measures(RedisStore):
     """The figures of one namespace, over a broker's connection.
 
@@ -115,8 +119,13 @@ class Measures(RedisStore):
                 await self._client.set(f"{self._prefix}watched", "", px=_WATCHED_MS)
         return _figures(await self._scripts.run("measure", self._ahead_us, _LOOKS))
 
-    async def handed_on(self) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], str]]:
+    async def handed_on(
+        self, workers: Sequence[str] = ()
+    ) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], str]]:
         """Count the tasks that wait for a worker that can run them, by class and size.
+
+        Args:
+            workers: ids of live workers; the tasks that one of them may run are not counted.
 
         Returns:
             The numbers; and why a worker could not decrypt the oldest, where that is the reason.
@@ -132,6 +141,7 @@ class Measures(RedisStore):
                     f"handed:{size}", "SREM", zip(members), partial(_handed, size)
                 )
             ]
+            groups = await self._unfit(groups, workers) if groups else []
             for size, group, _ in groups:
                 pipe.zcard(f"{key}unfit:{size}:{group}")
                 pipe.zrange(f"{key}unfit:{size}:{group}", 0, 0)
@@ -146,6 +156,31 @@ class Measures(RedisStore):
             if blocker.startswith(LACKS):
                 locked[place] = blocker
         return dict(+found), locked
+
+    async def _unfit(self, groups: list[_Group], workers: Sequence[str]) -> list[_Group]:
+        """Leave out the groups whose tasks a worker may run; see does_fit in lib/fitting.lua."""
+        key = self._scripts.prefix
+        async with self._client.pipeline(transaction=False) as pipe:
+            sizes = [worker.partition("-")[0] for worker in workers]
+            for worker in workers:
+                pipe.hget(f"{key}w:{worker}", "knows")
+            known = {
+                (size, knows.decode(errors="replace"))
+                for size, knows in zip(sizes, await pipe.execute(), strict=True)
+                if knows
+            }
+            asked = [(one, knows) for one in groups for size, knows in known if size == one[0]]
+            for (_, _, (name, _)), knows in asked:
+                pipe.hget(f"{key}names:{knows}", name)
+            versions = await pipe.execute()
+        fit = {
+            group
+            for (group, knows), version in zip(asked, versions, strict=True)
+            if version is not None
+            and f"{knows.partition('-')[0]} {version.decode(errors='replace')}"
+            not in group[1].rpartition("|")[2].split(",")
+        }
+        return [group for group in groups if group not in fit]
 
     async def memory(self) -> tuple[int | None, int | None]:
         """Return the bytes that Redis uses and may use (0: unlimited); None if INFO is refused."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor, Future
 from datetime import timedelta
 from functools import partial
@@ -66,6 +66,7 @@ class Tools(Struct, frozen=True):
             without it.
         obey_seconds: how long code may still run after its cancellation at the hard timeout; None:
             until the fork server kills the process.
+        left: names of the classes that this worker leaves to others.
     """
 
     client: Client
@@ -74,6 +75,7 @@ class Tools(Struct, frozen=True):
     admit: Callable[[Attempt, str], Awaitable[str | None]]
     leave: Callable[[Attempt, Future[Any] | asyncio.Task[Any]], None]
     obey_seconds: float | None = OBEY_SECONDS
+    left: Collection[str] = ()
 
 
 def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
@@ -88,6 +90,8 @@ def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
         return _handed_on(format_problem(envelope.version))
     if task_class is None:
         return _handed_on(f"a worker does not know {envelope.name}")
+    if envelope.name in tools.left:
+        return _handed_on(f"a worker leaves {envelope.name} to others")
     if envelope.min_version and (problem := task_class.too_old_for(envelope.min_version)):
         return _handed_on(problem)
     cipher = tools.client.cipher
