@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         RetryPolicyBase as RetryPolicyBase,
     )
     from nonet.tasks.runs import (
+        Signalled as Signalled,
         StepStatus as StepStatus,
         WorkflowRun as WorkflowRun,
         WorkflowStatus as WorkflowStatus,
@@ -182,7 +183,7 @@ _HOMES = {
     "tasks.task": (
         "BaseTask Given Isolation PeriodicBaseTask PeriodicVoAwareBaseTask TaskWithOptions"
     ),
-    "tasks.runs": "StepStatus WorkflowRun WorkflowStatus",
+    "tasks.runs": "Signalled StepStatus WorkflowRun WorkflowStatus",
     "tasks.unique": "Unique UniqueMode",
     "tasks.steps": "PREVIOUS Step ended failed",
     "tasks.workflows": "Workflow chain chord group",

@@ -74,7 +74,7 @@ def test_only_new_work_is_refused_when_memory_is_full() -> None:
     refused = {name for name in NAMES if LUA[f"{name}.lua"].splitlines()[0] == "#!lua"}
     assert refused == {
         *("submit", "fire", "group_open", "hold", "retry_quarantined"),
-        *("workflow_stage", "workflow_resume"),
+        *("workflow_stage", "workflow_resume", "workflow_signal"),
     }
 
 

@@ -145,6 +145,27 @@ async def test_resume_and_cancel_with_the_keyboard(nonet: Nonet, address: str, p
     assert kinds == ["workflow-resumed", "workflow-cancelled"]
 
 
+async def test_an_event_comes_by_the_page_and_by_the_api(
+    nonet: Nonet, client: AsyncClient, address: str, page: Page
+) -> None:
+    """Both are audited; the other's payload is refused, with who was first."""
+    workflow = Workflow()
+    workflow.step(Report(1), after=workflow.event("approved"))
+    await workflow.submit(id="refund")
+    assert (await client.get(f"{API}/refund")).json()["awaits"] == ["approved"]
+    await page.goto(f"{address}/workflows/refund")
+    await page.get_by_role("button", name="Event approved…").press("Enter")
+    await page.get_by_label("Payload").fill('{"by": "ann"}')
+    await page.get_by_role("button", name="Let it come").press("Enter")
+    await page.get_by_text("Event approved has come.").wait_for()
+    assert await nonet.step_result("refund", "0") == {"by": "ann"}
+    body = {"event": "approved", "payload": {"by": "ann"}}
+    again = await client.post(f"{API}/refund/signal", json=body)
+    assert (again.status_code, again.json()["step"]) == (200, "refund:0")
+    refused = await client.post(f"{API}/refund/signal", json={"event": "approved"})
+    assert (refused.status_code, "alice" in refused.json()["detail"]) == (409, True)
+
+
 async def test_the_picture_is_drawn_and_follows(nonet: Nonet, address: str, page: Page) -> None:
     """A browser draws it under the policy for content, updates it, and excludes no one."""
     await submitted()

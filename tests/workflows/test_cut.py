@@ -33,7 +33,7 @@ Prepared = tuple[Call, Expected]
 def staged(*graph: str) -> Call:
     """The call that submits a workflow, with the predecessors of each step."""
     letters: dict[str, set[str]] = {}
-    for edge in " ".join(graph).split():
+    for edge in " ".join(graph).replace("event", "").split():
         letters.setdefault(edge[1:], set()).add(edge[0])
     rows = [
         part
@@ -45,11 +45,14 @@ def staged(*graph: str) -> Call:
 
 
 def row(place: str, after: str, letters: object = ()) -> tuple[object, ...]:
-    """The arguments of one step."""
+    """The arguments of one step; the last of its predecessors is an event if it is named so."""
+    after, is_event, _ = after.partition("event")
+    after = after.strip()
     edges = "".join(sorted(str(letter) for letter in letters)) or "-"  # type: ignore[attr-defined]
     any_failed = "1" if "f" in after else "-"
     terms = f"step w {edges} {any_failed} - {after}".rstrip()
-    return (f"w:{place}", "m:Task", "normal:small", 0, "", "e", "", terms)
+    name = "await:go" if is_event else "m:Task"
+    return (f"w:{place}", name, "normal:small", 0, "", "e", "", terms)
 
 
 def adding(fleet: Fleet, settled: list[str], *rows: tuple[object, ...]) -> Call:
@@ -175,12 +178,39 @@ def a_reclaim(fleet: Fleet) -> Prepared:
     return fleet.forgotten(first), Expected(states, {"2"})
 
 
+SIGNAL: Call = ("workflow_signal", KEEPING, "w", "1", "ann", "document")
+
+
+def an_event_that_comes(fleet: Fleet) -> Prepared:
+    first = started(fleet, "", "s0 event", "s1", "f1")
+    fleet.run(*fleet.settle_call(first, "done"))
+    states = {**dict.fromkeys(["0", "1", "2", ""], "done"), "3": "cancelled"}
+    return SIGNAL, Expected(states, {"2"})
+
+
+def an_event_that_came_before(fleet: Fleet) -> Prepared:
+    first = started(fleet, "", "s0 event", "s1")
+    fleet.run(*SIGNAL)
+    return fleet.settle_call(first, "done"), Expected(
+        dict.fromkeys(["0", "1", "2", ""], "done"), {"2"}
+    )
+
+
+def an_awaited_event(fleet: Fleet) -> Prepared:
+    first = started(fleet, "", "s0 event", "s1")
+    fleet.afterwards = [SIGNAL]
+    return fleet.settle_call(first, "done"), Expected(
+        dict.fromkeys(["0", "1", "2", ""], "done"), {"2"}
+    )
+
+
 HISTORIES = {
     each.__name__: each
     for each in (
         *(a_submission, a_success, a_failure, a_failure_taken_over, added_steps),
         *(the_last_added_step, a_cancelled_step, a_cancelled_workflow, a_promotion),
         *(a_failure_that_is_passed_on, a_walk, a_reclaim),
+        *(an_event_that_comes, an_event_that_came_before, an_awaited_event),
     )
 }
 RESUMES = {

@@ -59,6 +59,7 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     f:WORKFLOW:results      HASH    place → ``state|fence|body``
     f:WORKFLOW:graph        HASH    place → class and predecessors: the letter of the edge (s: on
                                     success, f: on failure, a: always) and the place
+    f:WORKFLOW:signals      HASH    place of an event that has come → who, when, and its result
     f:WORKFLOW:failed       SET     places of steps that run again when it is resumed
     m:STEP                  SET     places of predecessors that have not ended; * is the start
     n:STEP                  LIST    edges that leave it: the letter and the place of the successor
@@ -218,6 +219,7 @@ EVENT_KINDS = {
     "quarantine-discard": "entries of the quarantine were deleted",
     "quarantine-retry": "an entry of the quarantine was submitted as a task",
     "resume": "paused work was resumed",
+    "event-signalled": "an event of a workflow has come",
     "schedule-pause": "a periodic entry was paused",
     "schedule-resume": "a periodic entry was resumed",
     "schedule-run": "a periodic entry was run by hand",

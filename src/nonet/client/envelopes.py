@@ -41,6 +41,7 @@ from nonet.tasks.carried import carried_problem, carried_texts
 from nonet.tasks.execution import running_context
 from nonet.tasks.middleware import Middlewares, OutgoingTask
 from nonet.tasks.registry import Registry, TaskClass
+from nonet.tasks.steps import EVENT
 from nonet.tasks.task import (
     FROM_CLASS,
     NO_OPTIONS,
@@ -140,6 +141,22 @@ class Envelopes:
             terms = _lines(terms, f"tenant|{tenant}")
         envelope, name = self._sealed(task_class, content), task_class.name
         return Submission(content.id, name, stream, envelope, locks, due, child_of, terms)
+
+    def prepare_event(
+        self, id: str, event: str, timeout: float | timedelta | None, trace: str, tenant: str
+    ) -> Submission:
+        """Prepare a step without code, which waits for an event; no worker ever gets it.
+
+        Args:
+            tenant: term of the tenant of its workflow, or empty.
+        """
+        running, name = running_context(), f"{EVENT}{event}"
+        parent = running.id if running else ""
+        content = Envelope(FORMAT, id, name, {}, {}, time.time(), parent, "", "", trace, 0, True)
+        terms = "" if timeout is None else start_by_term(timeout, keep=False)
+        stream = f"{Priority.NORMAL}:{Size.SMALL}"
+        envelope = self._signer.signed(encode(content))
+        return Submission(id, name, stream, envelope, terms=_lines(terms, tenant))
 
     def _class_of(self, task: BaseTask | Given[Any]) -> TaskClass:
         registry = self._registry

@@ -302,6 +302,9 @@ class SyncNonet(Application):
     @_blocking(Program.cancel_workflow)
     def cancel_workflow(self) -> None: ...
 
+    @_blocking(Program.signal)
+    def signal(self) -> None: ...
+
     @_blocking(Program.resume_workflow)
     def resume_workflow(self) -> None: ...
 

@@ -13,22 +13,30 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from nonet.base.actor import who
-from nonet.base.errors import ConflictError, InvalidArgumentsError, ResultUnavailable
+from nonet.base.errors import ConflictError, InvalidArgumentsError, NotFoundError, ResultUnavailable
 from nonet.base.messages.encryption import NO_KEY, MissingKeyError
-from nonet.base.messages.message import Reference, is_id, references, resolved
-from nonet.base.messages.terms import unix_microseconds
+from nonet.base.messages.message import (
+    Reference,
+    ResultDocument,
+    encode,
+    is_id,
+    pack,
+    references,
+    resolved,
+)
+from nonet.base.messages.terms import tenant_term, unix_microseconds
 from nonet.client.namespace import InNamespace, OpenNamespace
 from nonet.client.reading import result_of
 from nonet.client.results import child_result, value_of
 from nonet.rules.findings.remedies import of_workflow
 from nonet.rules.resuming import above, runs_again
 from nonet.stores.queue.groups import group_id
-from nonet.stores.queue.results import Ended
+from nonet.stores.queue.results import Ended, parse_ended
 from nonet.stores.queue.workflows import NewWorkflow, step_id
 from nonet.tasks.execution import TaskContext, running_context
 from nonet.tasks.handles import ChildResult
-from nonet.tasks.runs import StepStatus, WorkflowRun, WorkflowStatus
-from nonet.tasks.steps import Step
+from nonet.tasks.runs import Signalled, StepStatus, WorkflowRun, WorkflowStatus
+from nonet.tasks.steps import EVENT, Event, Step
 from nonet.tasks.task import Options
 from nonet.tasks.workflows import Workflow, step_terms
 from nonet.telemetry.tracing import describe_sent, sending
@@ -38,7 +46,7 @@ if TYPE_CHECKING:
 
 _LONGEST_ID = 90
 _LIKE_A_STEP = re.compile(r":[\d.]+$")
-_RESERVED = (":live", ":graph", ":results", ":failed")
+_RESERVED = (":live", ":graph", ":results", ":failed", ":signals")
 _CANCELLED_AT_ONCE = 100
 _ENDED = ("done", "failed", "cancelled")
 
@@ -162,6 +170,32 @@ class InWorkflows(InNamespace):
         """
         return await self._open().routing.find(lambda home: _cancel(home, id, reason))
 
+    async def signal(self, workflow: str, event: str, payload: Any = None) -> Signalled:
+        """Let an event come that a step of a workflow waits for; see `Workflow.event`.
+
+        The step is done once the steps before it have ended; its result is the payload. Calling it
+        again with the same payload is safe, and returns the same.
+
+        Args:
+            workflow: id of the workflow.
+            event: name of the event.
+            payload: any value that a task could return.
+
+        Raises:
+            NotFoundError: the workflow is unknown, or has no such event.
+            ConflictError: the event came before with another payload, or too late.
+            InvalidArgumentsError: the payload cannot be stored, or is too long.
+            ServerUnreachableError: Redis does not answer. The event may have come.
+
+        Example:
+            workflow = Workflow()
+            workflow.event("approved")
+            await app.submit_workflow(workflow, id="refund-7")
+            await app.signal("refund-7", "approved", {"by": "ann"})
+        """
+        find = self._open().routing.find
+        return await find(lambda home: _signal(home, workflow, event, payload))
+
     async def resume_workflow(self, id: str) -> int:
         """Run the failed steps of a workflow again; see `WorkflowRun.resume`.
 
@@ -229,17 +263,64 @@ def _checked(workflow: Workflow, id: str) -> str:
 
 def _prepared(home: OpenNamespace, workflow: Workflow, id: str, trace: str) -> list[Submission]:
     terms = step_terms(id, workflow.steps)
+    made: dict[str, Submission] = {}
+    for step in workflow.steps:
+        if not isinstance(step.task, Event):
+            options = _options(id, step)
+            made[step.place] = home.envelopes.prepare(step.task, options, trace=trace, is_step=True)
+    # An event belongs to the tenant of the first step that has one.
+    tenant = next(filter(None, (tenant_term(one.terms) for one in made.values())), "")
+    for step in workflow.steps:
+        if isinstance(event := step.task, Event):
+            timeout: Any = step.options.start_by
+            made[step.place] = home.envelopes.prepare_event(
+                step_id(id, step.place), event.name, timeout, trace, tenant
+            )
     return [
-        home.envelopes.prepare(step.task, _options(id, step), trace=trace, is_step=True).as_step(
-            term
-        )
-        for step, term in zip(workflow.steps, terms, strict=True)
+        made[step.place].as_step(term) for step, term in zip(workflow.steps, terms, strict=True)
     ]
 
 
 def _options(id: str, step: Step[Any]) -> Options:
     """Return the options of the submission; the terms of the step have the delay."""
     return replace(step.options, id=step_id(id, step.place), delay=None)
+
+
+async def _signal(home: OpenNamespace, id: str, event: str, payload: Any) -> Signalled:
+    """Let an event of a workflow come; see `InWorkflows.signal`."""
+    graph, name = await home.stores.workflows.graph(id), f"{EVENT}{event}"
+    if not graph:
+        await home.stores.workflows.status(id)
+    events = [step for step, _ in graph.values() if step.startswith(EVENT)]
+    place = next((place for place, (step, _) in graph.items() if step == name), None)
+    if place is None:
+        known = ", ".join(step.removeprefix(EVENT) for step in events) or "no event"
+        raise NotFoundError(f"workflow {id} has no event {event!r:.100}: it has {known}")
+    step, limit = step_id(id, place), home.settings.message_limit
+    try:
+        packed = pack(payload)
+        if home.cipher.everything:
+            packed = home.cipher.encrypt(encode(packed), step, "value")
+        sent = encode(ResultDocument(name, 0, time.time(), packed))
+    except TypeError as error:
+        raise InvalidArgumentsError(name, [f"its payload cannot be stored: {error}"]) from None
+    if len(sent) > limit:
+        problem = f"its payload of {len(sent)} bytes exceeds the limit of {limit}"
+        raise InvalidArgumentsError(name, [f"{problem} (NONET_MESSAGE_LIMIT)"])
+    by, at, first = await home.stores.workflows.signal(id, place, who(), sent)
+    if first == sent:
+        await home.stores.events.log("event-signalled", who(), f"{id}: {event}")
+    elif _payload(home, step, first) != _payload(home, step, sent):
+        raise ConflictError(
+            f"event {event} of workflow {id} came before, with another payload: {by} sent it at "
+            f"{at:%Y-%m-%d %H:%M:%SZ}. Nothing was changed"
+        )
+    return Signalled(id, event, step, by, at)
+
+
+def _payload(home: OpenNamespace, step: str, document: bytes) -> Any:
+    ended = parse_ended(step, b"done|0|" + document, home.cipher)
+    return ended.document.value if ended.document else None
 
 
 async def with_results(

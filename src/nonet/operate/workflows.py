@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
@@ -27,7 +27,8 @@ from nonet.stores.queue.results import error_line
 from nonet.stores.queue.workflow_steps import Graph, WorkflowStep, read_steps
 from nonet.stores.queue.workflows import Workflows, step_id
 from nonet.tasks.handles import TaskStatus
-from nonet.tasks.runs import State, StepState, WorkflowStatus
+from nonet.tasks.runs import Signalled, State, StepState, WorkflowStatus
+from nonet.tasks.steps import EVENT
 
 if TYPE_CHECKING:
     from nonet.client.client import Client
@@ -72,11 +73,13 @@ class WorkflowView(WorkflowStatus):
         counts: how many steps are in each state; ``blocked``: they wait for other steps.
         why: what the first step that has not ended waits for; null: all have ended.
         failure: the step that failed first, if it failed.
+        awaits: events of steps that have not ended, in the order of their places.
     """
 
     counts: Mapping[str, int]
     why: Explanation | None
     failure: TaskStatus | None
+    awaits: Sequence[str] = ()
 
     @property
     def next(self) -> str:
@@ -155,6 +158,11 @@ async def get(client: Client, id: str, remember: Remember = always) -> WorkflowV
         counts=counts(states.values()),
         why=await _why(client, status, states),
         failure=first[0].task if first else None,
+        awaits=[
+            name.removeprefix(EVENT)
+            for place, (name, _) in graph.items()
+            if name.startswith(EVENT) and states[place] == "blocked"
+        ],
     )
 
 
@@ -187,6 +195,12 @@ async def steps(client: Client, id: str, query: StepQuery, remember: Remember = 
 async def cancel(client: Client, id: str, reason: str = "") -> Cancelled:
     """Cancel all steps of a workflow that have not ended; it cannot be resumed."""
     return Cancelled(id, await client.cancel_workflow(id, reason))
+
+
+@audited(Action.SIGNAL, "workflow {id}: event {event}")
+async def signal(client: Client, id: str, event: str, payload: Any = None) -> Signalled:
+    """Let an event come that a step of a workflow waits for; the payload is the step's result."""
+    return await client.signal(id, event, payload)
 
 
 @audited(Action.RESUBMIT, "workflow {id}: resume")

@@ -24,6 +24,8 @@ class Action(StrEnum):
     """Submit tasks."""
     CANCEL = "cancel"
     """Cancel tasks."""
+    SIGNAL = "signal"
+    """Let events of workflows come: approve what waits for that."""
     RESUBMIT = "resubmit"
     """Submit ended tasks, dead letters and quarantined messages again."""
     PAUSE = "pause"
@@ -56,7 +58,8 @@ ACTIONS: Mapping[Role, frozenset[Action]] = {
     Role.SUBMITTER: frozenset({Action.STATUS, Action.RESULT, Action.SUBMIT}),
     Role.VIEWER: _VIEWER,
     Role.OPERATOR: _VIEWER
-    | {Action.SUBMIT, Action.CANCEL, Action.RESUBMIT, Action.PAUSE, Action.SCHEDULE, Action.DRAIN},
+    | {Action.SUBMIT, Action.CANCEL, Action.SIGNAL, Action.RESUBMIT, Action.PAUSE}
+    | {Action.SCHEDULE, Action.DRAIN},
     Role.ADMIN: frozenset(Action),
 }
 """The actions of each role."""

@@ -56,6 +56,7 @@ class Blocked:
         workflow: id of its workflow, and `state` of that; an empty state: it is gone.
         cancel: why the workflow is being cancelled; empty: it is not.
         missing: number of predecessors that have not ended.
+        event: the event that it waits for now; empty: it waits for steps.
         before: the first of these; None: it waits for the start of the workflow, or for nothing.
         root: the step for which `before` waits in the end, or `before` itself.
     """
@@ -66,6 +67,7 @@ class Blocked:
     missing: int = 0
     before: Predecessor | None = None
     root: Predecessor | None = None
+    event: str = ""
 
 
 def why_blocked(blocked: Blocked) -> tuple[str, str]:
@@ -88,6 +90,11 @@ def why_blocked(blocked: Blocked) -> tuple[str, str]:
         doing = "submitted" if blocked.state == "building" else "resumed"
         text = f"waiting: its workflow {workflow} is still being {doing}"
         return text, remedies.of_workflow("show", workflow)
+    if blocked.event:
+        text = (
+            f"waiting for event {blocked.event}: a program (app.signal), an operator or the page "
+        )
+        return f"{text}of the workflow lets it come", remedies.of_signal(workflow, blocked.event)
     if before is None or root is None:
         return "waiting: the steps before it have ended, so it is about to be released", ""
     if before.state == FOLLOWED:
@@ -128,6 +135,8 @@ def blocker_in_words(blocker: str) -> str:
     >>> blocker_in_words("after s0 f1"), blocker_in_words("after ")
     ('after 0, failed(1)', 'the start of its workflow')
     """
+    if is_event(blocker):
+        return blocker
     edges = blocker.removeprefix("after").split()
     if not edges:
         return _THE_START
@@ -136,13 +145,18 @@ def blocker_in_words(blocker: str) -> str:
     return f"after {words}{', …' if is_cut else ''}"
 
 
+def is_event(blocker: str) -> bool:
+    """Return whether a blocker is an event of a workflow."""
+    return blocker.startswith("event ")
+
+
 def names_steps(blocker: str) -> bool:
     """Return whether a blocker comes from `blocker_in_words`, and is not a lock or another reason.
 
     >>> names_steps("after 0, failed(1.2), …"), names_steps("after 3 tries")
     (True, False)
     """
-    return _STEPS.fullmatch(blocker) is not None
+    return is_event(blocker) or _STEPS.fullmatch(blocker) is not None
 
 
 def counts(states: Iterable[str]) -> dict[str, int]:

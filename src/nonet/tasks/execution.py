@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, Unpack
+from typing import Any, Protocol, TypeAlias, Unpack, cast
 
 from msgspec.structs import replace
 
@@ -424,7 +424,7 @@ class TaskContext:
                 )
                 raise InvalidArgumentsError(self.name, [problem])
             chosen = replace(step.options, id=id, delay=None)  # the terms have the delay
-            prepared = self._prepare(step.task, chosen, is_step=True)
+            prepared = self._prepare(cast("Any", step.task), chosen, is_step=True)
             self._check_room(prepared, "add_step", "let a step that it adds add the others")
         except BaseException:
             added.steps.pop()

@@ -100,6 +100,31 @@ class StepStatus:
     blocker: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """An event of a workflow that has come.
+
+    Attributes:
+        workflow: id of the workflow.
+        event: name of the event.
+        step: id of the step that waited for it.
+        by: who sent it first.
+        at: when that was.
+
+    Example:
+        workflow = Workflow()
+        workflow.event("approved")
+        run = await workflow.submit()
+        print((await app.signal(run, "approved", {"by": "ann"})).at)
+    """
+
+    workflow: str
+    event: str
+    step: str
+    by: str
+    at: datetime
+
+
 class WorkflowClient(Protocol):
     """The methods that a `WorkflowRun` calls on the client of the open application."""
 

@@ -32,13 +32,28 @@ Example:
 """
 
 
+EVENT = "await:"
+"""What the name of a step without code begins with. No class has such a name: ``await`` is a
+keyword."""
+
+
+class Event(Struct, frozen=True):
+    """What a step without code waits for; see `Workflow.event`.
+
+    Attributes:
+        name: chosen by the author.
+    """
+
+    name: str
+
+
 class Step(Generic[R_co]):
     """A task in a `Workflow`, as `Workflow.step` makes it.
 
     Attributes:
         workflow: the `nonet.Workflow`.
         place: its place in the workflow: ``0`` for the first step that was added.
-        task: the task, or what `BaseTask.given` made.
+        task: the task, what `BaseTask.given` made, or the event that it waits for.
         after: its predecessors, each with the edge from it.
         options: what was passed to `Workflow.step`, with the labels of the workflow.
 
@@ -52,7 +67,7 @@ class Step(Generic[R_co]):
         self,
         workflow: Any,
         place: str,
-        task: BaseTask | Given[Any],
+        task: BaseTask | Given[Any] | Event,
         after: Sequence[Edge],
         options: Options,
     ) -> None:
@@ -71,6 +86,8 @@ class Step(Generic[R_co]):
         return Added(self)
 
     def __repr__(self) -> str:
+        if isinstance(self.task, Event):
+            return f"<step {self.place}: event {self.task.name}>"
         kind = self.task.cls if isinstance(self.task, Given) else type(self.task)
         return f"<step {self.place}: {kind.__name__}>"
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Unpack
 
 from msgspec.structs import asdict, replace
 
 from nonet.base.messages.message import Reference
-from nonet.base.messages.terms import delay_problem, microseconds, step_term
+from nonet.base.messages.terms import delay_problem, microseconds, start_by_problem, step_term
 from nonet.tasks.handles import R
 from nonet.tasks.runs import WorkflowRun
-from nonet.tasks.steps import FAILURE, SUCCESS, Added, After, Edge, Previous, Step
+from nonet.tasks.steps import FAILURE, SUCCESS, Added, After, Edge, Event, Previous, Step
 from nonet.tasks.sync_runs import SyncWorkflowRun
 from nonet.tasks.task import (
     BaseTask,
     Given,
+    Options,
     StepOptions,
     TaskOf,
     TaskWithOptions,
@@ -24,6 +27,8 @@ from nonet.tasks.task import (
     ensure_task,
     task_and_options,
 )
+
+_EVENT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
 
 
 class Workflow:
@@ -108,17 +113,57 @@ class Workflow:
                 edge = edges.setdefault(used, Edge(used))
                 if edge.on != SUCCESS:
                     raise ValueError(f"{item}: {used} may fail, so its result cannot be given")
+        if chosen.delay is not None and (problem := delay_problem(chosen.delay)):
+            raise ValueError(f"Workflow.step: delay: {problem}")
+        return self._added(item, edges, chosen)
+
+    def _added(
+        self, item: BaseTask | Given[Any] | Event, edges: Mapping[Step[Any], Edge], chosen: Options
+    ) -> Step[Any]:
         for step in edges:
             if step.workflow is not self:
                 raise ValueError(f"Workflow.step: {step} belongs to another workflow")
-        if chosen.delay is not None and (problem := delay_problem(chosen.delay)):
-            raise ValueError(f"Workflow.step: delay: {problem}")
         if self.labels:
             chosen = replace(chosen, labels={**self.labels, **(chosen.labels or {})})
         place = f"{self._above}{len(self.steps)}"
         made = Step[Any](self, place, item, tuple(edges.values()), chosen)
         self.steps.append(made)
         return made
+
+    def event(
+        self, name: str, *, timeout: float | timedelta | None = None, after: After = ()
+    ) -> Step[Any]:
+        """Add a step without code, which is done when an event comes; ``app.signal`` sends it.
+
+        Args:
+            name: letters, digits, ``_``, ``.`` and ``-``; unique in the workflow.
+            timeout: seconds or a duration after which the step fails, from when the steps before it
+                have ended; None: it waits without limit.
+            after: as of `step`.
+
+        Returns:
+            The step. Its result is the payload of the event.
+
+        Raises:
+            TypeError, ValueError: `after`, the name or the timeout is invalid.
+
+        Example:
+            approved = workflow.event("approved", timeout=timedelta(days=3))
+            workflow.step(Add.given(a=approved, b=1))
+        """
+        if not (isinstance(name, str) and _EVENT_NAME.fullmatch(name)):
+            raise ValueError(
+                f"Workflow.event: {name!r:.100} must be 1 to 40 letters, digits, '_', '.' or '-', "
+                "with a letter first"
+            )
+        if timeout is not None and (problem := start_by_problem(timeout)):
+            raise ValueError(f"Workflow.event: timeout: {problem}")
+        return self._event(Event(name), _edges(after), Options(start_by=timeout))
+
+    def _event(self, event: Event, after: Iterable[Edge], options: Options) -> Step[Any]:
+        if any(step.task == event for step in self.steps):
+            raise ValueError(f"Workflow.event: the workflow already has an event {event.name}")
+        return self._added(event, self._joined(after), options)
 
     @staticmethod
     def _joined(after: Iterable[Edge]) -> dict[Step[Any], Edge]:
@@ -175,6 +220,9 @@ class Workflow:
         for step in part.steps:
             edges = [replace(edge, step=copies[edge.step.place]) for edge in step.after]
             item = step.task
+            if isinstance(item, Event):
+                copies[step.place] = self._event(item, edges or first, step.options)
+                continue
             if isinstance(item, Given):
                 item = Given(item.cls, _mapped(item.values, copies))
             options = asdict(step.options)

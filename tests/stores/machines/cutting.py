@@ -15,7 +15,7 @@ MOST_CALLS = 400
 # By their callers, if there is no answer.
 REPEATED = (
     *("submit", "settle", "group_seal", "cancel", "resume", "hasten"),
-    *("workflow_stage", "workflow_resume", "workflow_cancel"),
+    *("workflow_stage", "workflow_resume", "workflow_signal", "workflow_cancel"),
 )
 WORKER = "small-a1"
 Call = tuple[Any, ...]

@@ -21,7 +21,7 @@ SCRIPTS = (
     *("submit", "fetch", "settle", "promote", "renew", "reclaim", "disown", "leave", "mend"),
     *("group_open", "group_seal", "lead", "presence", "checkpoint"),
     *("break_lock", "inspect", "cancel", "pause", "resume", "hasten", "accuse", "take_over"),
-    *("workflow_stage", "workflow_resume", "workflow_cancel"),
+    *("workflow_stage", "workflow_resume", "workflow_signal", "workflow_cancel"),
     *("admit", "hold", "unhold"),
 )
 MARKED_LINE = re.compile(r"^.*-- fault: ([a-z-]+)$", re.MULTILINE)

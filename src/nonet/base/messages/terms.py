@@ -135,6 +135,15 @@ def step_term(
     return " ".join(("step", workflow, edges or "-", any_word, delay, *after))
 
 
+def tenant_term(terms: str) -> str:
+    """Return the line with the tenant of a task, or an empty text.
+
+    >>> tenant_term("start_by|+1500000|1\\ntenant|acme"), tenant_term("")
+    ('tenant|acme', '')
+    """
+    return next((line for line in terms.split("\n") if line.startswith("tenant|")), "")
+
+
 def predecessors(terms: str) -> str:
     """Return the predecessors of a step as they are in its terms.
 

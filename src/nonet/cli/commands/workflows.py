@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Annotated
 from urllib.parse import quote
@@ -159,6 +160,38 @@ async def cancel(
     elif done.state == "cancelled":
         echo(f"{id} cancelled")
     return ExitCode.OK if done.state == "cancelled" else ExitCode.FAILED
+
+
+@app.command()
+@operation
+async def signal(
+    target: Target,
+    id: Id,
+    event: Annotated[str, typer.Argument(metavar="EVENT", help="Name of the event.")],
+    payload: Annotated[
+        str,
+        typer.Option(metavar="JSON", help="Result of the step that waits.", show_default="null"),
+    ] = "null",
+    as_json: Json = False,
+) -> None:
+    """Let an event come that a step of a workflow waits for; the steps after it start.
+
+    It counts once: the same command again changes nothing, and another payload is refused. The
+    command 'task-run events' shows who sent it.
+
+    Exit codes: 0 it has come, 1 it came before with another payload, or too late, 2 the payload is
+    not JSON, 4 unknown workflow or event.
+
+    \b
+    task-run workflows signal refund-7 approved --payload '{"by": "ann"}'
+    """
+    try:
+        value = json.loads(payload)
+    except ValueError as error:
+        raise typer.BadParameter(f"is not JSON: {error}", param_hint="--payload") from None
+    async with target.observer() as nonet:
+        done = await workflows.signal(nonet.client, id, event, value)
+    print_answer(done, f"event {event} of {id} has come: {done.step}, sent by {done.by}", as_json)
 
 
 @app.command()

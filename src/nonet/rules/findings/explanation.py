@@ -193,6 +193,9 @@ def explain(facts: Facts) -> Explanation:
     if facts.start_by is None:
         return found
     left = facts.start_by - facts.now
+    if facts.blocked is not None and facts.blocked.event:
+        expires = f"fails in {span(left)}" if left > 0 else "is about to fail"
+        return replace(found, text=f"{found.text}. Without it the step {expires}")
     expires = f"expires in {span(left)} unless it starts" if left > 0 else "is about to expire"
     return replace(found, text=f"{found.text}. It {expires} (start_by)")
 

@@ -74,6 +74,15 @@ def of_workflow(verb: str, id: str) -> str:
     return of(f"task-run workflows {verb}", id)
 
 
+def of_signal(workflow: str, event: str) -> str:
+    """The command that lets an event of a workflow come.
+
+    >>> of_signal("nightly", "approved")
+    'task-run workflows signal nightly approved'
+    """
+    return f"{of_workflow('signal', workflow)} {event}"
+
+
 def of_call(name: str, arguments: Mapping[str, Any]) -> str:
     """The command that runs a task here, without a worker.
 

@@ -159,6 +159,7 @@ def _blocked(found: dict[str, Any], text: dict[str, str]) -> Blocked:
         missing=int(text.get("missing", 0)),
         before=step("before"),
         root=step("root"),
+        event=text.get("event", ""),
     )
 
 

@@ -265,6 +265,33 @@ class Workflows:
         answer = await self._scripts.run("workflow_cancel", self._keeping, workflow, why)
         return str(answer.decode())
 
+    async def signal(
+        self, workflow: str, place: str, by: str, document: bytes
+    ) -> tuple[str, datetime, bytes]:
+        """Let an event come that a step waits for.
+
+        Args:
+            document: the result of the step.
+
+        Returns:
+            Who sent it first, when, and with which document.
+
+        Raises:
+            ConflictError: its step, or the workflow, has ended without it.
+            NotConfirmedError: it has come, but too few replicas confirm that.
+        """
+        args = (self._keeping, workflow, place, by, document)
+        answer, is_safe = await self._scripts.run_confirmed("workflow_signal", *args)
+        id = step_id(workflow, place)
+        if len(answer) < 3:
+            state, ended = (part.decode() for part in answer)
+            why = f"step {id} is {ended}" if ended else f"the workflow is {state or 'gone'}"
+            raise ConflictError(f"workflow {workflow} no longer waits for this event: {why}")
+        if not is_safe:
+            raise NotConfirmedError("the event", self._scripts.replicas, [id])
+        author, at, first = answer
+        return author.decode(errors="replace"), _EPOCH + timedelta(microseconds=int(at)), first
+
     async def begin_to_resume(self, workflow: str, taken_over: Sequence[str]) -> str:
         """Let a failed workflow resume; return its state before, or an empty one.
 

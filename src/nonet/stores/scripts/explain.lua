@@ -6,7 +6,7 @@
 --       'peers' is a row for each live worker of its size: worker, what it reports of itself, why it takes no
 --       tasks or '', what it knows or '', 1 if it knows the class, version of the class. The value of 'before', for a
 --       step of a workflow that waits for others, is {id, class, state} of the first of them; the value of 'root' is
---       the same for the last step of that chain
+--       the same for the last step of that chain; 'event' names the event that a step without code waits for
 -- @include base reading wake streams unread record limits mutexes locks pauses queues refusal sight followed
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
@@ -223,12 +223,15 @@ local function look_at(workflow, place)
 end
 
 -- What a blocked step waits for.
-local function add_blocked(workflow, place)
+local function add_blocked(record, workflow, place)
   local MOST_HOPS = 100
   local flow = read_fields(P .. 'f:' .. workflow, {'state', 'cancel'})
   add('workflow', workflow)
   add('workflow_state', flow.state)
   add('workflow_cancel', flow.cancel)
+  if redis.call('SISMEMBER', P .. 'm:' .. workflow .. ':' .. place, '@' .. place) == 1 then
+    return add('event', string.match(record.name or '', '^await:(.*)$'))
+  end
   add('missing', redis.call('SCARD', P .. 'm:' .. workflow .. ':' .. place))
   local from, row, still_runs = first_missing(workflow, place), nil, true
   for hop = 1, MOST_HOPS do
@@ -280,7 +283,7 @@ add('start_by', AT_REST[record.state] and string.match(record.start_by or '', '^
 local due = redis.call('ZSCORE', P .. 'tasks:delayed', id)
 add('due', due and not record.blocked and tonumber(due))
 if record.blocked then
-  add_blocked(record.workflow or '', string.match(id, '[^:]*$'))
+  add_blocked(record, record.workflow or '', string.match(id, '[^:]*$'))
 elseif record.state == 'queued' or record.state == 'waiting' then
   local pause = pause_of(record)
   add('paused', pause)

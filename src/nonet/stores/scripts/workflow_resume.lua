@@ -15,7 +15,7 @@ local state = redis.call('HGET', key, 'state')
 
 local function begin()
   if state == 'failed' then
-    for _, suffix in ipairs({'', ':results', ':graph', ':failed'}) do
+    for _, suffix in ipairs({'', ':results', ':graph', ':failed', ':signals'}) do
       redis.call('PERSIST', key .. suffix)
     end
     redis.call('HDEL', key, 'failed', 'first', 'ended')

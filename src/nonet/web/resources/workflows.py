@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, get_args
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import Response
+from pydantic import Field
 
-from nonet.base.errors import NotFoundError
+from nonet.base.errors import InvalidArgumentsError, NotFoundError
 from nonet.operate import workflows
 from nonet.operate.audited import Cancelled
 from nonet.operate.lists import Page
@@ -22,10 +24,10 @@ from nonet.operate.workflows import (
     WorkflowView,
 )
 from nonet.rules.permissions import Principal
-from nonet.tasks.runs import State, WorkflowStatus
+from nonet.tasks.runs import Signalled, State, WorkflowStatus
 from nonet.web.graph import HEIGHT, WIDTH, is_too_large, layer_counts, picture
 from nonet.web.rendering import back, path_of, render
-from nonet.web.routing import NO_REASON, FormText, Reason, resource
+from nonet.web.routing import NO_REASON, Body, FormText, Reason, Text, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("workflows"), APIRouter(include_in_schema=False)
@@ -34,9 +36,17 @@ _MOST_LAYERS = 100
 
 Id = Annotated[str, Path(pattern=r"^[!-~]{1,90}$", description="Id of the workflow.")]
 Canceller = Annotated[Principal, may(workflows.cancel)]
+Signaller = Annotated[Principal, may(workflows.signal)]
 Resumer = Annotated[Principal, may(workflows.resume)]
 Listed = Annotated[WorkflowQuery, Query()]
 Steps = Annotated[StepQuery, Query()]
+
+
+class Signal(Body):
+    """An event of a workflow."""
+
+    event: Text = Field(description="Name of the event.")
+    payload: Any = Field(default=None, description="The result of the step that waits for it.")
 
 
 async def _get(site: Site, who: Principal, id: str) -> WorkflowView:
@@ -74,6 +84,12 @@ async def cancel_workflow(
 ) -> Cancelled:
     """Cancel all steps of a workflow that have not ended; it cannot be resumed."""
     return await site.perform(who, workflows.cancel, site.client, id, body.reason)
+
+
+@api.post("/workflows/{id:path}/signal")
+async def signal_workflow(id: Id, site: SiteOf, who: Signaller, body: Signal) -> Signalled:
+    """Let an event come that a step waits for. A repetition with the same payload is safe."""
+    return await site.perform(who, workflows.signal, site.client, id, body.event, body.payload)
 
 
 @api.post("/workflows/{id:path}/resume")
@@ -128,6 +144,26 @@ async def cancel(
     if done.state == "cancelled":
         return back(request, path, "Cancelled it.")
     return back(request, path, "Cancelling it: workers end its running steps within seconds.")
+
+
+@pages.post("/workflows/{id:path}/signal", name="signal_workflow")
+async def signal(
+    request: Request,
+    site: SiteOf,
+    id: str,
+    who: Signaller,
+    event: FormText,
+    payload: Annotated[str, Form(max_length=64 * 1024)] = "",
+) -> Response:
+    """Let an event come that a step waits for."""
+    try:
+        value = json.loads(payload) if payload.strip() else None
+    except ValueError as error:
+        raise InvalidArgumentsError(
+            f"event {event}", [f"the payload is not JSON: {error}"]
+        ) from None
+    await site.perform(who, workflows.signal, site.client, id, event, value)
+    return back(request, path_of(request, "workflow", id=id), f"Event {event} has come.")
 
 
 @pages.post("/workflows/{id:path}/resume", name="resume_workflow")

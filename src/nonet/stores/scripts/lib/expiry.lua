@@ -10,7 +10,9 @@ end
 local function expire(id, record)
   local deadline, eligible = string.match(record.start_by, '^(%d+)|(.*)$')
   local span = seconds_of(tonumber(deadline) - (tonumber(ticket_of(record) or '') or now))
-  local text = 'not started within ' .. span .. ' (start_by)'
+  local event = record.workflow and string.match(record.name or '', '^await:(.*)$')
+  local text = event and 'event ' .. event .. ' has not come within ' .. span
+    or 'not started within ' .. span .. ' (start_by)'
   if eligible ~= '1' then
     local document = made_document(record.name or '', tonumber(record.attempt or '') or 0, text,
       'capacity')

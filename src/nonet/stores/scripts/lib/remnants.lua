@@ -100,7 +100,7 @@ local function how_ended(key, from)
   local ended = redis.call('HGET', key .. ':results', from)
   if redis.call('SISMEMBER', key .. ':failed', from) == 1 then
     return 'failed'
-  elseif from == '*' or ended and string.find(ended, '^done') then
+  elseif string.find(from, '^[*@]') or ended and string.find(ended, '^done') then
     return 'done'
   end
   return ended and 'taken' or 'failed'

@@ -14,6 +14,9 @@
 --   k:ID  HASH  what its edges need then: edges, failed (the place of the step that has failed it)
 --   s:ID  HASH  a step that failed: its specification, so that it can run again; cause (the place of the step that
 --               failed first, if this one could not run because of that)
+-- A step without code has the name await:EVENT. When its predecessors have ended, @PLACE is its only one, until the event
+-- has come or its time is over.
+--   f:WORKFLOW:signals  HASH  events that have come: place of the step → who, when (µs) and a result, each in a line
 -- A blocked step notes what it must know when its last predecessor has ended: hit (an edge on failure fired), unneeded
 -- (the place of a predecessor because of which it need not run).
 -- ZSET edges holds ended steps with more edges than one call follows: 'END ID' → edges that were followed.
@@ -61,27 +64,53 @@ local function write_collected()
   released, dropped = {}, {}
 end
 
--- Queue a step whose predecessors have ended. Its delay, and a start_by that is relative, count from now.
--- write_collected() does the rest.
-local function release(id, record)
-  local gen = digits(now + submitted)
-  submitted = submitted + 1
-  local due = math.max(due_of(record.at or '0'), record.delay and now + tonumber(record.delay) or 0)
-  local start_by = start_by_in(record.terms or '')
-  local changes = {gen = gen, ticket = gen, blocker = '', blocked = '', start_by = start_by}
-  if due > now then
-    change(id, changes, {state = 'delayed', due = due, put = now})
-    delay(id, due)
-  else
-    change(id, changes, {state = 'queued', pointer = enqueue_first(id, record.stream, gen, record.tenant or '')})
-    released[#released + 1], released[id] = id, size_of(record.stream)
+local ends = {}  -- steps that end without running: {id, how, id of the step because of which, or the result if done}
+
+local release
+do
+  -- Let a step without code wait for its event, from when on its timeout counts; end it if the event has come. If Redis
+  -- stops the script before the last command, a later call of this one does the rest.
+  local function await(id, record, event)
+    local place = place_of(id)
+    local signal = redis.call('HGET', P .. 'f:' .. record.workflow .. ':signals', place)
+    if signal then
+      ends[#ends + 1] = {id, 'done', string.match(signal, '^[^\n]*\n[^\n]*\n(.*)$')}
+      return
+    end
+    local start_by = record.start_by or start_by_in(record.terms or '')
+    if not record.start_by then
+      change(id, {ticket = digits(now), blocker = string.sub('event ' .. event, 1, 60), start_by = start_by or ''})
+    end
+    if start_by then
+      watch_start(id, start_by)
+    end
+    redis.call('SADD', P .. 'm:' .. id, '@' .. place)
   end
-  if start_by then
-    watch_start(id, start_by)
+
+  -- Queue a step whose predecessors have ended. Its delay, and a start_by that is relative, count from now.
+  -- write_collected() does the rest.
+  function release(id, record)
+    local event = string.match(record.name or '', '^await:(.*)$')  -- no class has such a name
+    if event then
+      return await(id, record, event)
+    end
+    local gen = digits(now + submitted)
+    submitted = submitted + 1
+    local due = math.max(due_of(record.at or '0'), record.delay and now + tonumber(record.delay) or 0)
+    local start_by = start_by_in(record.terms or '')
+    local changes = {gen = gen, ticket = gen, blocker = '', blocked = '', start_by = start_by}
+    if due > now then
+      change(id, changes, {state = 'delayed', due = due, put = now})
+      delay(id, due)
+    else
+      change(id, changes, {state = 'queued', pointer = enqueue_first(id, record.stream, gen, record.tenant or '')})
+      released[#released + 1], released[id] = id, size_of(record.stream)
+    end
+    if start_by then
+      watch_start(id, start_by)
+    end
   end
 end
-
-local ends = {}  -- steps that cannot run and have yet to be ended: {id, how, id of the step because of which}
 
 -- What is kept of a failed step, beside its envelope b and its locks l.
 local KEPT = {'name', 'stream', 'tenant', 'edges', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded', 'cause'}
@@ -200,7 +229,7 @@ local function follow_edges(id, workflow, place, how, first)
   return true
 end
 
-local KEYS_OF_WORKFLOW = {'', ':results', ':graph', ':failed', ':live'}
+local KEYS_OF_WORKFLOW = {'', ':results', ':graph', ':failed', ':live', ':signals'}
 
 -- Let the keys of a workflow expire after ms.
 local function expire_workflow(key, ms)
@@ -227,7 +256,7 @@ local function end_workflow(workflow)
   redis.call('HINCRBY', P .. 'counters', 'workflows:' .. state, 1)
 end
 
--- End the steps that cannot run. Each may have successors that cannot run either; an inner call leaves them to the
+-- End the steps that cannot run, and those whose event has come. Each may have successors that cannot run either; an inner call leaves them to the
 -- outer one, so that a long chain is a loop and not a recursion.
 local is_ending = false
 local function end_unable()
@@ -235,7 +264,10 @@ local function end_unable()
     is_ending = true
     local id, how, cause = unpack(table.remove(ends))
     local record = read_record(id)
-    if record.blocked then
+    if record.blocked and how == 'done' then
+      finish(id, record, 'done', '0', cause)
+      drop_pointers(id, record)
+    elseif record.blocked then
       local why = 'cancelled: ' .. (how == 'failed' and 'step ' .. cause .. ' failed' or 'not needed after ' .. cause)
       record.ends_as, record.cause = how, place_of(cause)
       -- If Redis stops the script, the walk over all records repeats the end.
