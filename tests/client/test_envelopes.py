@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from nonet import BaseTask, carry_context
+from nonet import BaseTask, Unique, carry_context
 from nonet.base.messages.message import decode_envelope
 from nonet.base.messages.signing import Signer
 from nonet.client.envelopes import Envelopes
@@ -45,3 +45,11 @@ def test_a_tenant_has_its_own_limits_of_the_class(envelopes: Envelopes) -> None:
     assert envelopes.prepare(Plain()).locks == ""
     locks = envelopes.prepare(Plain(), Options(labels={"vo": "acme"})).locks
     assert "acme" in locks
+
+
+def test_a_debounced_task_is_delayed(envelopes: Envelopes) -> None:
+    """By the seconds of its class, unless the submission says when."""
+    with mock.patch.object(Plain, "unique", Unique.debounce(5)):
+        assert envelopes.prepare(Plain()).due_us == -5_000_000
+        assert envelopes.prepare(Plain(), Options(delay=1)).due_us == -1_000_000
+        assert envelopes.prepare(Plain(), Options(unique=None)).due_us == 0

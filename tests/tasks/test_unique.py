@@ -100,6 +100,16 @@ def test_for_seconds_refuses_an_impossible_span(seconds: Any) -> None:
         Unique.for_seconds(seconds)
 
 
+def test_debounce_is_keep_latest_with_a_delay() -> None:
+    """Same keys and lock; the time is a delay of the submission, and no time of the key."""
+    debounce = Unique.debounce(5, "mine")
+    assert key(Collect(), debounce) == key(Collect(), Unique.keep_latest("mine"))
+    assert unique_lock(debounce, "0f") == unique_lock(Unique.keep_latest(), "0f")
+    assert unique_term(debounce, "0f") == unique_term(Unique.keep_latest(), "0f")
+    with pytest.raises(ValueError, match="debounce: 0 must be a number of seconds"):
+        Unique.debounce(0)
+
+
 def test_only_keep_latest_brings_a_lock() -> None:
     uniques = [Unique.until_start(), Unique.until_done(), Unique.for_seconds(1)]
     assert [unique_lock(unique, "0f") for unique in uniques] == ["", "", ""]

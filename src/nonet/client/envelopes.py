@@ -52,7 +52,7 @@ from nonet.tasks.task import (
     task_locks,
     vo_of,
 )
-from nonet.tasks.unique import Unique, unique_lock, unique_term
+from nonet.tasks.unique import Unique, UniqueMode, unique_lock, unique_term
 from nonet.tasks.workflows import packed_values
 from nonet.telemetry.running_middleware import open_submission
 
@@ -130,6 +130,10 @@ class Envelopes:
             options = self._around(task_class, options, repeat, schedule)
         options = self._in_context(task_class, task, options, is_new=repeat is None)
         labels = options.labels or _NO_LABELS
+        wanted = task_class.cls.unique if options.unique is FROM_CLASS else options.unique
+        is_debounced = wanted is not None and wanted.mode is UniqueMode.KEEP_LATEST
+        if wanted and is_debounced and options.delay is None and options.at_time is None:
+            options = replace(options, delay=wanted.seconds or None)
         due = _due(task_class, options)
         content = self._content(task_class, task, options, callback_of, trace, repeat, is_step)
         vo, group = vo_of(task, labels), child_of or callback_of or is_step

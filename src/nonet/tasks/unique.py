@@ -39,11 +39,19 @@ class Unique:
     """Submit a task only if no other task holds the same key.
 
     Create one with the class methods. While a task holds the key, submitting again submits nothing
-    and returns the handle of that task, with ``created`` False.
+    and returns the handle of that task, with ``created`` False; `debounce` and `keep_latest`
+    replace the waiting task instead.
+
+    - debounce, run once when requests have ceased for n seconds: ``Unique.debounce(n)``
+    - throttle, run the first of n seconds and drop the others: ``Unique.for_seconds(n)``
+    - window, collect for n seconds and run once: ``Unique.until_start()`` with ``delay=n``
+    - at most one waits: ``Unique.until_start()``
+    - at most one waits or runs: ``Unique.until_done()``
+    - one runs, and the newest waits: ``Unique.keep_latest()``
 
     Attributes:
         mode: how long a task holds the key.
-        seconds: the duration of `for_seconds`, otherwise 0.
+        seconds: the duration of `for_seconds`, or the delay of `debounce`; otherwise 0.
         key: a text shared by all classes of the namespace, or a function of the task that returns
             one. None: the return value of the method ``unique_key`` of the class; without this
             method, the class and its arguments.
@@ -64,7 +72,7 @@ class Unique:
         if not isinstance(self.mode, UniqueMode):
             raise ValueError(
                 f"unique: {self.mode!r:.100} is not a mode; write Unique.until_start(), "
-                "until_done(), for_seconds(60) or keep_latest()"
+                "until_done(), for_seconds(60), debounce(5) or keep_latest()"
             )
         is_key = callable(self.key) or (isinstance(self.key, str) and self.key)
         if self.key is not None and not is_key:
@@ -104,13 +112,30 @@ class Unique:
         Raises:
             ValueError: `seconds` is out of range.
         """
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not is_number or not 0.001 <= seconds <= _LONGEST_SECONDS:
-            raise ValueError(
-                f"for_seconds: {seconds!r:.100} must be a number of seconds, 0.001 to "
-                f"{_LONGEST_SECONDS} (ten years)"
-            )
-        return cls(UniqueMode.FOR_SECONDS, seconds, key)
+        return cls(UniqueMode.FOR_SECONDS, _checked("for_seconds", seconds), key)
+
+    @classmethod
+    def debounce(cls, seconds: float, key: str | Callable[[Any], str] | None = None) -> Unique:
+        """Run once when no newer task was submitted for a time: `keep_latest` with a delay.
+
+        Each submission starts the time again and replaces the waiting task, whose result is
+        `TaskCancelled` with the id of the newer one. A submission with ``delay`` or ``at_time``
+        waits for that instead.
+
+        Args:
+            seconds: 0.001 to ten years.
+            key: see `Unique`.
+
+        Raises:
+            ValueError: `seconds` is out of range.
+
+        Example:
+            @dataclass
+            class Reindex(BaseTask):
+                document: str
+                unique = Unique.debounce(5, key=lambda task: task.document)
+        """
+        return cls(UniqueMode.KEEP_LATEST, _checked("debounce", seconds), key)
 
     @classmethod
     def keep_latest(cls, key: str | Callable[[Any], str] | None = None) -> Unique:
@@ -151,13 +176,24 @@ class Unique:
         return self.key(task) if callable(self.key) else self.key
 
 
+def _checked(name: str, seconds: float) -> float:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0.001 <= seconds <= _LONGEST_SECONDS:
+        raise ValueError(
+            f"{name}: {seconds!r:.100} must be a number of seconds, 0.001 to "
+            f"{_LONGEST_SECONDS} (ten years)"
+        )
+    return seconds
+
+
 def unique_term(unique: Unique, key: str) -> str:
     """The line for the key among the terms of a submission.
 
     >>> unique_term(Unique.for_seconds(1.5), "0f")
     'unique|period|1500000|0f'
     """
-    return f"unique|{unique.mode}|{round(unique.seconds * 1e6)}|{key}"
+    held = unique.seconds if unique.mode is UniqueMode.FOR_SECONDS else 0
+    return f"unique|{unique.mode}|{round(held * 1e6)}|{key}"
 
 
 def unique_lock(unique: Unique, key: str) -> str:

@@ -54,11 +54,11 @@ _Values = Annotated[dict[str, JsonValue], AfterValidator(_sendable)]
 class UniqueKey(Body):
     """Submit the task only if no other task holds the same key."""
 
-    mode: Literal["until_start", "until_done", "for_seconds", "keep_latest"] = Field(
+    mode: Literal["until_start", "until_done", "for_seconds", "debounce", "keep_latest"] = Field(
         description="How long a task holds the key."
     )
     seconds: Annotated[float, Field(gt=0, le=_MOST_DAYS * 86400, allow_inf_nan=False)] | None = (
-        Field(default=None, description="The duration of `for_seconds`.")
+        Field(default=None, description="The duration of `for_seconds` or `debounce`.")
     )
     key: Annotated[Text, Field(min_length=1)] | None = Field(
         default=None, description="The key; null: as the class defines, or class and arguments."
@@ -66,11 +66,12 @@ class UniqueKey(Body):
 
     def made(self) -> Unique:
         """Return it as a value for `nonet.Nonet.submit`."""
-        if (self.mode == "for_seconds") != (self.seconds is not None):
-            raise ValueError("unique: give seconds with the mode for_seconds, and only there")
-        if self.seconds is not None:
-            return Unique.for_seconds(self.seconds, self.key)
-        made: Unique = getattr(Unique, self.mode)(self.key)
+        if (self.mode in ("for_seconds", "debounce")) != (self.seconds is not None):
+            raise ValueError(
+                "unique: give seconds with the modes for_seconds and debounce, and only there"
+            )
+        span = () if self.seconds is None else (self.seconds,)
+        made: Unique = getattr(Unique, self.mode)(*span, self.key)
         return made
 
 
