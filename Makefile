@@ -26,6 +26,7 @@ help:             ## this list
 
 demo: $(DEMO)     ## audit a directory tree for duplicate files; ARGS=--web: a dashboard on live work
 	@$(BIN)/task-run $(if $(filter --web,$(ARGS)),dev --namespace shop examples/shop.py,demo $(ARGS))
+	@$(if $(filter --web,$(ARGS)),:,echo "next: a dashboard on live work, make demo ARGS=--web; a task of your own, docs/tutorial.md" >&2)
 
 test: $(DEV) servers ## run the tests against real servers
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)

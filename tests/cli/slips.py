@@ -6,7 +6,7 @@ from nonet import BaseTask, PeriodicBaseTask
 
 
 class Careless(BaseTask):
-    dlq_eligable = True
+    max_retries = 3
 
     async def execute(self) -> None: ...
 

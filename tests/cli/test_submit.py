@@ -246,7 +246,9 @@ async def test_classes(task_run: TaskRun) -> None:
     assert rows["errands:Fail"]["dlq_eligible"] is True
     ended = await task_run("classes", "--json", "--tasks", "cli.slips")
     assert ended.err == (
-        "warning: cli.slips.Careless: dlq_eligable has no effect: did you mean dlq_eligible?\n"
+        "warning: cli.slips.Careless: max_retries has no effect: write retry_policy = "
+        "ExponentialBackoff(max_retries=…); if it is your own, annotate it: "
+        "`max_retries: ClassVar = …`\n"
     )
     assert "slips:Careless" in {row["name"] for row in ended.json["items"]}
 

@@ -57,6 +57,13 @@ def test_methods_have_the_names_and_parameters_of_asynchronous_ones() -> None:
                 assert parameters(method) == parameters(getattr(awaited, name)), name
 
 
+async def test_a_loop_is_not_blocked(redis_url: str) -> None:
+    """Where an application is open that can be awaited, the error says what to write."""
+    async with nonet.Nonet.from_settings(redis_url=redis_url, namespace="test"):
+        with pytest.raises(NotBoundError, match=r"write `await task\.schedule\(\)`"):
+            Add(1, 2).schedule_sync()
+
+
 def test_a_result_is_awaited(served: nonet.SyncNonet) -> None:
     """The task or the application submits; the handle or the id waits."""
     handle, other = Add(1, 2).schedule_sync(), served.submit(Add(3, 4))

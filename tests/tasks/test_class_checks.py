@@ -45,21 +45,35 @@ PERIODIC = "the class is not periodic: give it PeriodicBaseTask as its base"
 @pytest.mark.parametrize(
     ("cls", "expected"),
     [
-        (having(dlq_eligable=True), "dlq_eligable has no effect: did you mean dlq_eligible?"),
         (
             having(max_retries=3),
             f"max_retries has no effect: write {RETRIES}; if it is your own, annotate it: "
             "`max_retries: ClassVar = …`",
         ),
-        (having(execution_lock=property(repr)), "execution_lock has no effect: did you mean exec"),
         (having(schedule=NIGHTLY), f"schedule has no effect: {PERIODIC}"),
         (having(PeriodicBaseTask, schedule=NIGHTLY), "schedule has no effect: did you mean _sched"),
-        (Model, "dlq_eligable has no effect: did you mean dlq_eligible?"),
     ],
 )
 def test_an_attribute_without_effect_is_a_warning(cls: type[BaseTask], expected: str) -> None:
     (found,) = warnings_about(cls)
     assert found.startswith(f"{cls.__module__}.{cls.__qualname__}: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "right"),
+    [
+        (having(sizze=Size.SMALL), "sizze", "size"),
+        (having(dlq_eligable=True), "dlq_eligable", "dlq_eligible"),
+        (having(execution_lock=property(repr)), "execution_lock", "execution_locks"),
+        (Model, "dlq_eligable", "dlq_eligible"),
+    ],
+)
+def test_a_misspelt_attribute_is_refused(cls: type[BaseTask], name: str, right: str) -> None:
+    """Attributes of the author stay: other words, plurals, and what is annotated."""
+    with pytest.raises(RegistrationError, match=f"no attribute {name}: did you mean {right}?"):
+        Registry().add(cls, "x")
+    own = having(sizes=[1], colour="red", __annotations__={"sizze": ClassVar[int]}, sizze=1)
+    assert warnings_about(own) == []
 
 
 class Kinds(StrEnum):

@@ -53,6 +53,15 @@ def test_pyright_sees_the_types_of_results() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_the_readme_has_sound_types(tmp_path: Path) -> None:
+    """Its first task passes ``mypy --strict`` and pyright, as it stands."""
+    blocks = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]
+    (tmp_path / "mytasks.py").write_text(blocks[0].partition("```")[0], encoding="utf-8")
+    for checker in (("mypy", "--strict"), ("basedpyright", "--level", "error")):
+        done = run(*checker, str(tmp_path / "mytasks.py"))
+        assert done.returncode == 0, done.stdout
+
+
 def homes() -> dict[str, str]:
     """Each public name, and where it is defined."""
     found = {}

@@ -36,6 +36,7 @@ from nonet.base.errors import (
     TaskExpired,
     UnableToAcquireLockError,
 )
+from nonet.base.version import install_with
 from nonet.config.web_settings import WebSettings
 from nonet.web.statuses import STATUSES, retry_after
 
@@ -148,8 +149,7 @@ def mount_dashboard(
         from nonet.web.mounted import Mounted  # only the dashboard needs it
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"the dashboard needs the extra 'web' ({error.name} is missing): "
-            "pip install 'nonet[web]'"
+            f"the dashboard needs the extra 'web' ({error.name} is missing): {install_with('web')}"
         ) from None
 
     path = "/" + path.strip("/")

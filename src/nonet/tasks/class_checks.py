@@ -47,7 +47,7 @@ OTHER_NAMES = {
     "bind": "context() where self.request was",
     "locks": "a property execution_locks",
 }
-_SIMILAR = 0.9
+_SIMILAR = 0.88
 _NOT_PERIODIC = "the class is not periodic: give it PeriodicBaseTask as its base"
 
 
@@ -65,6 +65,7 @@ def check_class(cls: type[BaseTask]) -> None:
         raise RegistrationError(
             f"{location_of(cls)}: execute() is a generator: return the result, do not yield it"
         )
+    _check_spelling(cls)
     for name, is_valid, expected in _RULES:
         if name == "retry_policy" and has_default_policy(cls):
             continue
@@ -180,6 +181,37 @@ def _check_value(
         )
 
 
+def _check_spelling(cls: type[BaseTask]) -> None:
+    """Refuse an attribute that is a misspelt one of Nonet's: it would have no effect."""
+    for base in cls.__mro__:
+        if base in _OURS or not issubclass(base, BaseTask):
+            continue
+        for name in _declared(base):
+            if right := _misspelt(name, vars(base).get(name), cls):
+                own = "" if is_model(base) else f", or annotate it: `{name}: ClassVar = …`"
+                raise RegistrationError(
+                    f"{location_of(base)}: Nonet reads no attribute {name}: did you mean {right}? "
+                    f"If it is your own, rename it{own}"
+                )
+
+
+def _misspelt(name: str, value: Any, cls: type[BaseTask]) -> str:
+    """The attribute that an author probably meant; empty if it is the author's own.
+
+    >>> _misspelt("sizze", None, BaseTask), _misspelt("sizes", None, BaseTask)
+    ('size', '')
+    """
+    if hasattr(PeriodicVoAwareBaseTask, name) or name in (*_METHODS_WE_CALL, *OTHER_NAMES):
+        return ""
+    known = _METHODS_WE_CALL if _is_method(value) else attributes_of(cls)
+    found = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
+    return found[0] if found and name != f"{found[0]}s" else ""
+
+
+def _is_method(value: Any) -> bool:
+    return isinstance(value, types.FunctionType | classmethod | staticmethod | property)
+
+
 def _check_timeouts(cls: type[BaseTask]) -> None:
     soft, hard = cls.soft_timeout, cls.hard_timeout
     if soft is not None and hard is not None and hard < soft:
@@ -237,9 +269,6 @@ def _advice(name: str, value: Any, cls: type[BaseTask]) -> str:
         return "" if name in _PERIODIC_ATTRIBUTES else "did you mean _schedule?"
     if hasattr(PeriodicVoAwareBaseTask, name) or name in _METHODS_WE_CALL:
         return ""
-    is_method = isinstance(value, types.FunctionType | classmethod | staticmethod | property)
-    if not is_method and name in OTHER_NAMES:
+    if not _is_method(value) and name in OTHER_NAMES:
         return f"write {OTHER_NAMES[name]}; if it is your own, annotate it: `{name}: ClassVar = …`"
-    known = _METHODS_WE_CALL if is_method else attributes_of(cls)
-    found = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
-    return f"did you mean {found[0]}?" if found else ""
+    return ""

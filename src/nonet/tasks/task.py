@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
@@ -279,7 +280,7 @@ class BaseTask(Constructible):
     encrypted: ClassVar[bool] = False
 
     @property
-    def execution_locks(self) -> list[BaseLock]:
+    def execution_locks(self) -> Sequence[BaseLock]:
         """The locks that the task holds while it runs; override it as a property or a method.
 
         By default: a rate limiter and a concurrency limiter on the class, unlimited until the
@@ -586,7 +587,7 @@ class PeriodicBaseTask(BaseTask):
         """
 
     @property
-    def execution_locks(self) -> list[BaseLock]:
+    def execution_locks(self) -> Sequence[BaseLock]:
         """A mutex on the class, so that its runs never overlap."""
         return [MutexLock(TASK, type(self).__name__)]
 
@@ -619,7 +620,7 @@ class PeriodicVoAwareBaseTask(PeriodicBaseTask):
             setattr(self, name, value)
 
     @property
-    def execution_locks(self) -> list[BaseLock]:
+    def execution_locks(self) -> Sequence[BaseLock]:
         """A mutex on the class and the VO."""
         return [MutexLock(TASK, type(self).__name__, self.vo)]
 
@@ -736,8 +737,14 @@ def current_sync_submitter() -> SyncSubmitter:
     """The submitter for threads that was bound last.
 
     Raises:
-        NotBoundError: none is bound.
+        NotBoundError: none is bound, or this thread runs an event loop and an application is open
+            in which it could await.
     """
+    if submitters and asyncio._get_running_loop() is not None:
+        raise NotBoundError(
+            "this thread runs an event loop, which the call would block: write "
+            "`await task.schedule()`, or `await workflow.submit()` for a workflow"
+        )
     if not sync_submitters:
         raise NotBoundError(
             "no application is open: schedule tasks inside `with nonet.SyncNonet.from_settings():`"

