@@ -18,6 +18,7 @@ from nonet.base.exports import imported_on_use
 if TYPE_CHECKING:
     from nonet.base.messages.terms import Delay as Delay, StartBy as StartBy
     from nonet.client.groups import Policy as Policy
+    from nonet.client.schedules import Schedules as Schedules, SyncSchedules as SyncSchedules
     from nonet.config.environment import Secret as Secret
     from nonet.config.models import ScheduleConfig as ScheduleConfig
     from nonet.contrib.fastapi import Lifespan as Lifespan
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
     from nonet.pipelines.host import PipelineHost as PipelineHost
     from nonet.rules.findings.situation import Overview as Overview
     from nonet.rules.letters import DeadLetter as DeadLetter
-    from nonet.rules.periodic import EntryStatus as EntryStatus
+    from nonet.rules.periodic import (
+        EntryStatus as EntryStatus,
+        Put as Put,
+        StoredSchedule as StoredSchedule,
+    )
     from nonet.rules.permissions import Action as Action, Principal as Principal, Role as Role
     from nonet.scheduler.scheduler import Scheduler as Scheduler
     from nonet.stores.namespace.leadership import Leader as Leader
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
 # The module below `nonet` that defines each name.
 _HOMES = {
     "client.groups": "Policy",
+    "client.schedules": "Schedules SyncSchedules",
     "config.environment": "Secret",
     "config.models": "ScheduleConfig",
     "contrib.fastapi": "Lifespan",
@@ -70,7 +76,7 @@ _HOMES = {
     "rules.findings.situation": "Overview",
     "scheduler.scheduler": "Scheduler",
     "stores.namespace.leadership": "Leader",
-    "rules.periodic": "EntryStatus",
+    "rules.periodic": "EntryStatus Put StoredSchedule",
     "stores.queue.broker": "Broker",
     "stores.sql.dead_letters": "DeadLetter DeadLetters",
     "stores.stores": "Stores",

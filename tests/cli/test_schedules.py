@@ -157,3 +157,33 @@ async def test_a_wrong_name_of_an_entry_is_explained(task_run: TaskRun) -> None:
         ]:
             ended = await task_run(*command.split(), NONET_TASKS=tasks)
             assert ended.code == 4 and problem in ended.err
+
+
+async def test_a_schedule_is_added_and_removed(task_run: TaskRun) -> None:
+    """It is planned beside the others; the name of another entry is refused, and so is no rule."""
+    add = ("schedules", "add", "d-7", "Add", "--args", "[1, 2]")
+    refused = await task_run(*add, "--cron", "@daily")
+    assert refused.code == 2 and "set NONET_DB_URL" in refused.err
+    task_run.environment["NONET_DB_URL"] = f"sqlite:///{task_run.home}/nonet.db"
+    async with scheduler(task_run):
+        rule = ("--cron", "0 8 * * *", "--timezone", "Europe/Zurich")
+        assert (await task_run(*add, *rule)).out == "d-7 created\n"
+        again = await task_run(*add, *rule, "--json")
+        assert again.json == {"id": "d-7", "change": "unchanged"}
+        key = f"{{{NAMESPACE}}}:periodic:entries"
+        await until(lambda: task_run.redis.hexists(key, "errands:Add||d-7"), "it is planned")
+        shown = (await task_run("schedules", "show", "Add", "--json")).json
+        assert shown["origin"] == "database" and shown["next"].endswith(
+            ("T06:00:00Z", "T07:00:00Z")
+        )
+        id = (await task_run("schedules", "run-now", "Add")).out.strip()
+        status = (await task_run("status", id, "--show-args", "--json")).json
+        assert status["arguments"] == {"a": 1, "b": 2}
+        taken = await task_run("schedules", "add", "early", "Nightly", "--every", "2h")
+        assert taken.code == 1 and "has an entry named 'early'" in taken.err
+        wrong = await task_run(*add, "--every", "often")
+        assert wrong.code == 2 and "every: " in wrong.err
+        assert (await task_run(*add)).code == 2
+        assert (await task_run("schedules", "remove", "d-7")).code == 0
+        await until(lambda: not task_run.redis.hexists(key, "errands:Add||d-7"), "it is dropped")
+        assert (await task_run("schedules", "remove", "d-7")).code == 4

@@ -25,6 +25,7 @@ from nonet import (
     TaskFailed,
 )
 from nonet.client.client import Program
+from nonet.client.schedules import Schedules, SyncSchedules
 from nonet.tasks.handles import TaskId
 
 pytestmark = pytest.mark.server
@@ -45,12 +46,16 @@ def test_methods_have_the_names_and_parameters_of_asynchronous_ones() -> None:
     listed = {name for each in Program.__mro__ for name in vars(each) if not name.startswith("_")}
     assert listed - vars(nonet.SyncNonet).keys() == set()
     for name, method in vars(nonet.SyncNonet).items():
-        if name.startswith("_") or name in OWN:
+        if name.startswith("_") or name in OWN or isinstance(method, property):
             continue
         other = getattr(nonet.Nonet, name)
         if name not in LOOSE:
             assert parameters(method) == parameters(other), name
-    pairs = (nonet.SyncHandle, nonet.Handle), (nonet.SyncWorkflowRun, nonet.WorkflowRun)
+    pairs = (
+        (nonet.SyncHandle, nonet.Handle),
+        (nonet.SyncWorkflowRun, nonet.WorkflowRun),
+        (SyncSchedules, Schedules),
+    )
     for blocking, awaited in pairs:
         for name, method in vars(blocking).items():
             if not name.startswith("_"):

@@ -162,3 +162,57 @@ async def test_the_api_runs_pauses_and_resumes_entries(planned: Nonet, client: A
     assert one.json() == {"changed": [BEAT]}
     unknown = {"entries": ["web_tasks:Report||c"]}
     assert (await client.post(f"{url}/resume", json=unknown)).status_code == 404
+
+
+async def test_the_api_puts_and_removes_schedules(nonet: Nonet, client_of: ClientOf) -> None:
+    """Each change is audited without arguments; what is wrong with a rule is said."""
+    await (await nonet.stores.outbox()).prepare()
+    url, rule = (
+        "/api/v1/schedules",
+        {"kind": "cron", "rule": "0 8 * * *", "timezone": "Europe/Rome"},
+    )
+    new = {"id": "r-7", "task": "Report", "arguments": {"number": 7}, **rule}
+    async with client_of(Role.OPERATOR) as client:
+        assert (await client.post(url, json=new)).json() == {"id": "r-7", "change": "created"}
+        assert (await client.post(url, json=new)).json()["change"] == "unchanged"
+        wrong = await client.post(url, json={**new, "rule": "0 25 * * *"})
+        assert wrong.status_code == 422 and "cron: " in wrong.json()["detail"]
+        assert (await client.post(f"{url}/remove", json={"id": "r-7"})).status_code == 204
+        assert (await client.post(f"{url}/remove", json={"id": "r-7"})).status_code == 404
+    async with client_of(Role.VIEWER) as client:
+        assert (await client.post(url, json=new)).status_code == 403
+    said = [entry.what for entry in await (await nonet.stores.audit()).list()]
+    assert "schedule r-7: Report, cron 0 8 * * *" in said and "schedule r-7: remove" in said
+
+
+async def test_a_schedule_is_added_on_the_page(planned: Nonet, address: str, page: Page) -> None:
+    """The form has the fields of the API; an entry of the database can be removed on its page."""
+    await (await planned.stores.outbox()).prepare()
+    await page.goto(f"{address}/schedules")
+    await page.get_by_role("button", name="Add …").press("Enter")
+    for label, text in {
+        "Id": "r-7",
+        "Class": "Report",
+        "Arguments (JSON)": '{"number": 7}',
+        "Rule": "15m",
+    }.items():
+        await page.get_by_label(label, exact=True).fill(text)
+    await page.get_by_label("Kind").select_option("every")
+    await page.get_by_role("button", name="Add", exact=True).press("Enter")
+    await page.get_by_text("r-7 created; the leader plans it within seconds").wait_for()
+    (item,) = await planned.schedules.list()
+    assert item.schedule == "IntervalSecondsSchedule(900.0)"
+    assert (await planned.schedules.content("r-7")).args == {"number": 7}
+    key = "web_tasks:Report||r-7"
+    leader = await planned.leader()
+    assert leader is not None
+    change = entry(key, item.schedule, origin="database")
+    await planned.stores.periodic.plan(leader.term, [change])
+    await page.goto(f"{address}/schedules/{key}")
+    await page.get_by_text("the database").wait_for()
+    await page.get_by_role("button", name="Reveal the arguments").press("Enter")
+    await page.get_by_text('"number": 7').wait_for()
+    await page.get_by_role("button", name="Remove …").press("Enter")
+    await page.get_by_role("button", name="Remove", exact=True).press("Enter")
+    await page.get_by_text("r-7 removed").wait_for()
+    assert await planned.schedules.list() == []

@@ -222,6 +222,8 @@ EVENT_KINDS = {
     "event-signalled": "an event of a workflow has come",
     "schedule-pause": "a periodic entry was paused",
     "schedule-resume": "a periodic entry was resumed",
+    "schedule-put": "a schedule in the database was made or changed by hand",
+    "schedule-remove": "a schedule in the database was removed by hand",
     "schedule-run": "a periodic entry was run by hand",
     "startup-hook": "a start-up hook succeeded or failed",
     "tasks-cancelled": "tasks were cancelled",

@@ -5,12 +5,18 @@ from __future__ import annotations
 from nonet.client.cancelling import Cancelling
 from nonet.client.namespace import OpenNamespace
 from nonet.client.reading import Reading
+from nonet.client.schedules import Schedules
 from nonet.client.submitting import Submitting
 from nonet.client.workflows import InWorkflows
 
 
 class Program(Submitting, Reading, Cancelling, InWorkflows):
     """What a program can do with a namespace: the methods of `nonet.Nonet` and of `Client`."""
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules that programs made: put, pause, resume, remove and list them."""
+        return Schedules(self._open())
 
 
 class Client(OpenNamespace, Program):

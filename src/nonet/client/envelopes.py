@@ -331,6 +331,18 @@ class Envelopes:
         options = Options(labels=labels, at_time=at_time, start_by=_deadline(task_class, at_time))
         return self.prepare(task, options, repeat=repeat, callback_of=callback_of)
 
+    def stored(self, task: BaseTask, id: str, labels: Mapping[str, Any]) -> bytes:
+        """Encode a task that `read_again` reads, to submit it at other times under other ids.
+
+        Raises:
+            NonetError: as `prepare`.
+        """
+        task_class = self._class_of(task)
+        self._locks(task_class, task, labels)
+        options = Options(id=id, labels=labels)
+        content = self._content(task_class, task, options, "", "", None, is_step=False)
+        return self._sealed(task_class, content)
+
     def read(self, id: str, data: bytes) -> Envelope:
         """Decode the message of task `id`, as a worker with these settings would.
 

@@ -24,6 +24,7 @@ from nonet.base.synchronous import complete
 from nonet.client.application import Application
 from nonet.client.client import Client, Program
 from nonet.client.envelopes import Envelopes
+from nonet.client.schedules import SyncSchedules
 from nonet.config.settings import Settings
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.sync_transport import THREADS
@@ -324,6 +325,11 @@ class SyncNonet(Application):
 
     @_blocking(Program.workflows)
     def workflows(self) -> None: ...
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """The schedules that programs made: put, pause, resume, remove and list them."""
+        return SyncSchedules(self._client().schedules)
 
     def prepare_with(self, envelopes: Envelopes) -> None:
         """Create messages with these envelopes, for the framework: tests record them."""

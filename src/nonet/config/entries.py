@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from nonet.base import keys
-from nonet.base.errors import hint_of_task
+from nonet.base.errors import ConfigurationError, hint_of_task
 from nonet.config.models import Config, SectionConfig, TaskConfig
 from nonet.config.reading import problems_error
+from nonet.rules.entry_names import DATABASE, key_of, name_problem
 from nonet.rules.fairness import tenant_of
 from nonet.rules.limits import Location
 from nonet.rules.outcomes import summarize
+from nonet.rules.periodic import StoredSchedule
 from nonet.rules.routing import namespace_of
 from nonet.tasks.locks import has_exclusive
 from nonet.tasks.registry import Registry
 from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
-from nonet.tasks.schedules.description import describe, stable
+from nonet.tasks.schedules.description import describe, described, stable
 from nonet.tasks.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 PeriodicClass = type[PeriodicBaseTask]
@@ -39,7 +40,7 @@ class Entry:
         name: its name in the configuration; ``default`` if it has none.
         schedule: when it fires.
         args: all keyword arguments, including `vo`: ``cls(**entry.args)`` makes the task.
-        origin: where it is defined: ``class`` or a path in the configuration.
+        origin: where it is defined: ``class``, a path in the configuration, or ``database``.
         enabled: False: it is listed, but does not fire.
         overlap: what an occurrence does while the previous one still runs; None: ``skip`` if the
             task takes a lock that excludes itself, else ``allow``.
@@ -48,6 +49,7 @@ class Entry:
         jitter: maximum random delay of each occurrence, in seconds.
         misfire_grace: seconds by which an occurrence may be late and still fire as if in time;
             None: the default from the settings and its schedule.
+        envelope: of an entry in the database, the message with its arguments; `args` is empty.
     """
 
     key: str
@@ -63,6 +65,7 @@ class Entry:
     catch_up_limit: int = 100
     jitter: float = 0
     misfire_grace: float | None = None
+    envelope: bytes = b""
 
     @cached_property
     def description(self) -> str:
@@ -72,7 +75,8 @@ class Entry:
     @cached_property
     def prints(self) -> tuple[str, str]:
         """Fingerprints of schedule and arguments: when one changes, the entry is replanned."""
-        return _digest(self.description), _digest(stable(self.args))
+        args = self.envelope or stable(self.args).encode()
+        return _digest(self.description.encode()), _digest(args)
 
 
 def periodic_classes(registry: Registry) -> dict[str, PeriodicClass]:
@@ -80,8 +84,8 @@ def periodic_classes(registry: Registry) -> dict[str, PeriodicClass]:
     return {item.name: item.cls for item in registry if issubclass(item.cls, PeriodicBaseTask)}
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]
 
 
 def entries(
@@ -104,6 +108,41 @@ def entries(
         ConfigurationError: all problems at once, each with its path in the configuration.
     """
     return _Planner(config, classes, vos, others).plan()
+
+
+def stored_entry(item: StoredSchedule, registry: Registry) -> Entry:
+    """Return the entry of a schedule that a program made.
+
+    Raises:
+        ConfigurationError: its schedule is of a class that this version does not know.
+    """
+    schedule, task_class = described(item.schedule), registry.find(item.task)
+    if schedule is None:
+        raise ConfigurationError(
+            f"schedule {item.id}: {item.schedule} is unknown here: put it again with this version"
+        )
+    options = _options(task_class.cls, TaskConfig()) if task_class else {}
+    return Entry(
+        key=key_of(item.task, item.tenant, item.id),
+        task_name=item.task,
+        vo=item.tenant or None,
+        name=item.id,
+        schedule=schedule,
+        args={},
+        origin=DATABASE,
+        envelope=item.envelope,
+        **{**options, "enabled": True},
+    )
+
+
+def merged(
+    configured: Sequence[Entry], stored: Sequence[Entry]
+) -> tuple[list[Entry], dict[str, str]]:
+    """Return all entries, and why some stored ones are left out: other entries have their names."""
+    found = {entry.key: entry.origin for entry in configured}
+    taken = {entry.key: entry.name for entry in stored if entry.key in found}
+    problems = {f"{DATABASE}|{name}": name_problem(name, found[key]) for key, name in taken.items()}
+    return [*configured, *(entry for entry in stored if entry.key not in taken)], problems
 
 
 def entries_of(namespace: str, config: Config, found: Iterable[Entry]) -> list[Entry]:
@@ -240,7 +279,7 @@ class _Planner:
                 continue
             name = task_config.name or "default"
             yield Entry(
-                key=f"{task_name}|{keys.escape(vo or '')}|{keys.escape(name)}",
+                key=key_of(task_name, vo or "", name),
                 task_name=task_name,
                 vo=vo,
                 name=name,
@@ -290,7 +329,7 @@ def matching_classes(written: str, classes: Iterable[str]) -> list[str]:
     return [name for name in classes if written in (name, name.rpartition(":")[2])]
 
 
-def _options(cls: PeriodicClass, configured: TaskConfig) -> dict[str, Any]:
+def _options(cls: type[BaseTask], configured: TaskConfig) -> dict[str, Any]:
     """Return the options of an entry that its class or, before it, the configuration sets."""
     given = {name: _declared(cls, f"_{name}") for name in _OPTIONS}
     given |= {name: value for name in _OPTIONS if (value := getattr(configured, name)) is not None}

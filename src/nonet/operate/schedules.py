@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
 from nonet.base.actor import who
-from nonet.base.errors import NotFoundError
+from nonet.base.durations import duration
+from nonet.base.errors import ConfigurationError, InvalidArgumentsError, NotFoundError
 from nonet.operate.audited import audited
 from nonet.operate.calendar import FULL, Cell, day, following, only
+from nonet.operate.entry_state import State, held_back, state_of, why
 from nonet.operate.leader import NO_LEADER, LeaderView, leader_view
 from nonet.operate.lists import ListQuery, Page, Text, cut, view_of
-from nonet.rules.findings.remedies import of_pause
-from nonet.rules.pauses import Pause, in_full
+from nonet.operate.submitting import bound
+from nonet.rules.entry_names import DATABASE
 from nonet.rules.periodic import EntryStatus
 from nonet.rules.permissions import Action
 from nonet.rules.viewing import for_viewer
 from nonet.tasks.handles import Handle
-from nonet.tasks.schedules import MICROSECOND, TaskScheduleBase, next_after
+from nonet.tasks.schedules import MICROSECOND, TaskScheduleBase, build_schedule, next_after
 from nonet.tasks.schedules.description import described, in_words, zone_of
 from nonet.tasks.secrecy import masked_arguments
 
 if TYPE_CHECKING:
     from nonet.client.client import Client
     from nonet.stores.stores import Stores
-    from nonet.tasks.registry import Registry
 
-State = Literal["planned", "waiting", "running", "paused", "disabled", "finished", "broken"]
-STATES: tuple[State, ...] = get_args(State)
 # An entry that is due for longer is late: the leader fires it within a second.
 _LATE_SECONDS = 30.0
+Kind = Literal["cron", "rrule", "every"]
+_CLASSES: Mapping[Kind, str] = {
+    "cron": "CronSchedule",
+    "rrule": "RRuleSchedule",
+    "every": "IntervalSecondsSchedule",
+}
 
 
 class EntryQuery(ListQuery):
@@ -121,6 +125,18 @@ class Turned:
     changed: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class PutView:
+    """What a put has done.
+
+    Attributes:
+        change: ``created``, ``changed`` or ``unchanged``.
+    """
+
+    id: str
+    change: str
+
+
 async def find(stores: Stores, query: EntryQuery, *, is_viewer: bool = False) -> Entries:
     """Return the periodic entries, by class, disabled ones too.
 
@@ -144,7 +160,7 @@ async def find(stores: Stores, query: EntryQuery, *, is_viewer: bool = False) ->
         [view(item, leads, now, ends) for item in page.items],
         page.cursor,
         leads,
-        sorted({_paused(item.held_back) for item in page.items if item.held_back}),
+        sorted({held_back(item.held_back) for item in page.items if item.held_back}),
         {key: why for key, why in broken if key not in planned},
     )
 
@@ -195,9 +211,9 @@ async def run(client: Client, entry: str) -> Handle[Any]:
     """
     stores = client.stores
     (item,) = await _known(stores, [entry])
-    arguments = await stores.periodic.arguments(entry)
+    arguments, labels = await _arguments(client, item)
     task = client.registry.get(item.task).arguments.build(arguments)
-    handle = await client.submit(task, labels={"entry": entry})
+    handle = await client.submit(task, labels={**labels, "entry": entry})
     await stores.events.log("schedule-run", who(), f"{entry}: {handle}")
     return handle
 
@@ -225,16 +241,70 @@ async def resume(stores: Stores, entries: Sequence[str]) -> Turned:
 
 
 @audited(Action.REVEAL, "arguments of periodic entry {entry}")
-async def reveal(stores: Stores, entry: str, registry: Registry) -> Mapping[str, Any]:
+async def reveal(client: Client, entry: str) -> Mapping[str, Any]:
     """Return the arguments of an entry, with secret ones masked.
 
     Raises:
         NotFoundError: there is no such entry.
+        MalformedMessageError: they were changed, or this process lacks a key.
     """
-    (item,) = await _known(stores, [entry])
-    task_class = registry.find(item.task)
-    arguments = await stores.periodic.arguments(entry)
+    (item,) = await _known(client.stores, [entry])
+    task_class = client.registry.find(item.task)
+    arguments, _ = await _arguments(client, item)
     return masked_arguments(arguments, task_class.cls if task_class else None)
+
+
+@audited(Action.SCHEDULE, "schedule {id}: {task}, {kind} {rule}")
+async def put(
+    client: Client,
+    id: str,
+    task: str,
+    arguments: tuple[list[Any], Mapping[str, Any]],
+    kind: Kind,
+    rule: str,
+    timezone: str = "",
+    tenant: str = "",
+) -> PutView:
+    """Make or change a schedule in the database, see `nonet.client.schedules.Schedules.put`.
+
+    Args:
+        arguments: by position, and by name.
+        kind: how to read the `rule`.
+        timezone: an IANA name; empty: UTC.
+    """
+    task_class = client.registry.get(task)
+    try:
+        arg = duration(rule, "s").total_seconds() if kind == "every" else rule
+        schedule = build_schedule(_CLASSES[kind], arg, timezone or None)
+    except (ConfigurationError, ValueError) as error:
+        raise InvalidArgumentsError(task_class.name, [f"{kind}: {error}"]) from None
+    made = bound(task_class, *arguments)
+    done = await client.schedules.put(id, made, schedule, tenant=tenant or None)
+    if done != "unchanged":
+        await client.stores.events.log("schedule-put", who(), f"{id}: {done}")
+    return PutView(id, done)
+
+
+@audited(Action.SCHEDULE, "schedule {id}: remove")
+async def remove(client: Client, id: str) -> None:
+    """Remove a schedule from the database.
+
+    Raises:
+        NotFoundError: there is none with this id.
+    """
+    if not await client.schedules.remove(id):
+        raise NotFoundError(f"no schedule {id} in the database: see 'task-run schedules list'")
+    await client.stores.events.log("schedule-remove", who(), id)
+
+
+async def _arguments(
+    client: Client, item: EntryStatus
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the arguments of an entry, and the labels of its tasks."""
+    if item.origin != DATABASE:
+        return await client.stores.periodic.arguments(item.entry), {}
+    content = await client.schedules.content(item.name)
+    return content.args, content.labels
 
 
 async def _known(stores: Stores, wanted: Sequence[str]) -> list[EntryStatus]:
@@ -365,54 +435,3 @@ def _whole(text: str, begin: datetime) -> list[Cell]:
     schedule = described(text)
     assert schedule is not None  # `_line` has asked
     return day(schedule, begin)
-
-
-def why(item: EntryStatus, leader: LeaderView | None, occurrence: str) -> str:
-    """Return one sentence: the first condition that keeps an entry from running now.
-
-    Args:
-        occurrence: the explanation of the last submitted task, if that has not ended.
-    """
-    match state_of(item, leader):
-        case "disabled":
-            by = "its class" if item.origin == "class" else item.origin
-            return f"disabled by {by}"
-        case "paused" if item.paused:
-            command = f"task-run schedules resume {options(item)}"
-            return f"paused since {item.paused}; resume with '{command}'"
-        case "paused" if item.held_back:
-            return _paused(item.held_back)
-        case "broken" if leader:
-            return f"cannot be fired: {leader.broken[item.entry]}"
-        case "waiting" | "running":
-            return f"task {item.last_id}: {occurrence or item.last_state}"
-        case "finished":
-            return "its schedule has no more occurrences"
-    if reason := leader.held_up if leader else NO_LEADER:
-        return f"nothing fires: {reason}"
-    return f"fires at {item.next:%Y-%m-%d %H:%M:%SZ}"
-
-
-def options(item: EntryStatus) -> str:
-    """Return the command-line options that select an entry."""
-    vo = ["--vo", item.vo] if item.vo else []
-    return shlex.join([item.task, *vo, "--name", item.name])
-
-
-def _paused(pause: Pause) -> str:
-    return f"{in_full(pause)}; resume with '{of_pause(pause.what)}'"
-
-
-def state_of(item: EntryStatus, leader: LeaderView | None) -> State:
-    """Return the first state that holds."""
-    if not item.enabled:
-        return "disabled"
-    if item.paused:
-        return "paused"
-    if leader and item.entry in leader.broken:
-        return "broken"
-    if item.held_back:
-        return "paused"
-    if item.last_state:
-        return "running" if item.last_state in ("running", "dying") else "waiting"
-    return "planned" if item.next else "finished"

@@ -55,6 +55,20 @@ def tenant_of(by: str, name: str, vo: str, labels: Mapping[str, Any]) -> str:
     return "".join(char if char.isprintable() else "?" for char in found)
 
 
+def tenant_labels(by: str, tenant: str) -> dict[str, str]:
+    """Return the labels that give a task to a tenant.
+
+    Raises:
+        ValueError: `by` is ``class``.
+
+    >>> tenant_labels("vo", "lhcb"), tenant_labels("label:group", "a"), tenant_labels("vo", "")
+    ({'vo': 'lhcb'}, {'group': 'a'}, {})
+    """
+    if tenant and by == "class":
+        raise ValueError("tenant: its class is the tenant of a task here (fairness: by: class)")
+    return {by.removeprefix(_LABEL): tenant} if tenant else {}
+
+
 def inherited_labels(by: str, vo: str, labels: Mapping[str, Any]) -> dict[str, Any]:
     """Return the labels that give the tenant of a running task to the tasks that it creates.
 

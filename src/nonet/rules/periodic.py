@@ -1,10 +1,12 @@
-"""A periodic entry as operators see it."""
+"""A periodic entry as operators see it, and a schedule that a program made."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
+from nonet.rules.entry_names import DATABASE
 from nonet.rules.pauses import Pause
 
 
@@ -57,3 +59,49 @@ class EntryStatus:
     suppressed: int
     paused: str
     held_back: Pause | None = None
+
+    @property
+    def source(self) -> str:
+        """Where it is defined: ``class``, ``configuration`` or ``database``."""
+        return self.origin if self.origin in ("class", DATABASE) else "configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """A schedule that a program made; SQL keeps it.
+
+    Attributes:
+        id: chosen by the program; the name of its periodic entry.
+        task: full name of the class.
+        tenant: the tenant of its tasks, or empty.
+        schedule: when it fires, as ``task-run schedules`` shows it.
+        changed: when it was last put with a change.
+        paused: whether it is paused.
+        envelope: the signed message with its arguments, encrypted if the class is.
+    """
+
+    id: str
+    task: str
+    tenant: str
+    schedule: str
+    changed: datetime
+    envelope: bytes = field(repr=False)
+    paused: bool = False
+
+
+class Put(StrEnum):
+    """What `Schedules.put` has done.
+
+    Attributes:
+        CREATED: the id is new.
+        CHANGED: class, arguments, schedule or tenant were others.
+        UNCHANGED: everything was the same already.
+
+    Example:
+        if await app.schedules.put("digest-7", SendDigest(7), CronSchedule("@daily")) == "created":
+            print("new")
+    """
+
+    CREATED = "created"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"

@@ -31,7 +31,7 @@ class Action(StrEnum):
     PAUSE = "pause"
     """Pause and resume streams, classes and periodic entries."""
     SCHEDULE = "schedule"
-    """Run periodic entries and delayed tasks now."""
+    """Add and remove schedules in the database; run periodic entries and delayed tasks now."""
     DRAIN = "drain"
     """Let workers finish their tasks and end."""
     DISCARD = "discard"

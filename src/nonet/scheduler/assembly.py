@@ -19,6 +19,7 @@ from nonet.scheduler.expired import ExpiredTasks
 from nonet.scheduler.pauses import PauseMemory
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
+from nonet.scheduler.periodic.stored import StoredEntries
 from nonet.scheduler.relay import Relay
 from nonet.scheduler.retention import Retention
 from nonet.scheduler.scheduler import Chore, Scheduler, SchedulerParts
@@ -57,6 +58,7 @@ def assemble(
         _configuration(client, periodic),
         StartUp(found, stores.leadership, injector),
         periodic,
+        StoredEntries(stores.schedules, may_have_sql, client.registry, periodic.adopt_stored),
         memory,
         PauseMemory(stores.controls, stores.broker.epoch, stores.mirror, may_have_sql),
         chores={**_chores(client), **(chores or {})},

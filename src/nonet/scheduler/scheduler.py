@@ -32,6 +32,7 @@ from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop
 from nonet.scheduler.pauses import PauseMemory
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
+from nonet.scheduler.periodic.stored import StoredEntries
 from nonet.scheduler.startup import StartUp
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.leadership import DeposedError, Leadership
@@ -76,6 +77,7 @@ class SchedulerParts:
     configuration: ConfigurationLoop
     startup: StartUp
     periodic: PeriodicLoop
+    stored: StoredEntries
     memory: Memory
     pauses: PauseMemory
     chores: Mapping[str, Chore]
@@ -157,6 +159,7 @@ class Scheduler(Observed):
             "delayed promotion": self._promote,
             "configuration": self._parts.configuration.tick,
             "start-up hooks": self._parts.startup.tick,
+            "schedules in SQL": self._parts.stored.tick,
             "periodic entries": self._fire_due,
             "last occurrences in SQL": self._parts.memory.save,
             "pauses": self._parts.pauses.tick,
@@ -361,11 +364,12 @@ class Scheduler(Observed):
         return 0.0
 
     async def _fire_due(self, term: str) -> float:
-        """Plan the entries once the configuration of this term is known, and submit due ones.
+        """Plan the entries once those of this term are known, and submit due ones.
 
         Nothing is submitted before the pauses are restored and the start-up hooks have run.
         """
-        if not self._parts.configuration.is_known_in(term):
+        parts = self._parts
+        if not (parts.configuration.is_known_in(term) and parts.stored.is_tried_in(term)):
             return _STANDBY_SECONDS
         may_fire = not self._waits_for(term)
         pause = await self.periodic.tick(term, lambda: self.term == term, may_fire=may_fire)

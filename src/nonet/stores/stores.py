@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from nonet.stores.sql.mirror import Mirror
     from nonet.stores.sql.outbox import Outbox
     from nonet.stores.sql.row_closer import RowCloser
+    from nonet.stores.sql.schedules import ScheduleRows
     from nonet.stores.sql.sql_stores import SqlStores
     from nonet.tasks.registry import Registry
 
@@ -263,6 +264,10 @@ class Stores:
     async def audit(self) -> Audit:
         """Who changed what in the dashboard and the API."""
         return (await self._in_sql()).audit
+
+    async def schedules(self) -> ScheduleRows:
+        """The schedules that programs made."""
+        return (await self._in_sql()).schedules
 
     async def prepare_sqlite(self, registry: Registry) -> None:
         """Create the table of durable tasks before a transaction of the user can lock the file."""

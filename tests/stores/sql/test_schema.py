@@ -23,9 +23,10 @@ from nonet.stores.sql.dead_letters import DeadLetters, dlq_tasks
 from nonet.stores.sql.migrating import VERSION_TABLE
 from nonet.stores.sql.mirror import Mirror, _upsert, mirror
 from nonet.stores.sql.outbox import Outbox, _insertion, outbox_tasks
+from nonet.stores.sql.schedules import schedules
 from nonet.stores.sql.sync_database import SyncDatabase
 
-TABLES = [dlq_tasks, outbox_tasks, mirror, audit_log]
+TABLES = [dlq_tasks, outbox_tasks, mirror, audit_log, schedules]
 INDEXES = sorted((i for table in TABLES for i in table.indexes), key=lambda i: str(i.name))
 
 

@@ -1,4 +1,4 @@
-"""``task-run schedules``: show, run, pause and resume periodic entries; show the leader."""
+"""``task-run schedules``: show, add, remove, run, pause and resume entries; show the leader."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nonet.base.errors import ConfigurationError, NotFoundError, suggestion
+from nonet.cli.commands.task_arguments import Args, Kwargs, Task
+from nonet.cli.commands.task_building import given_arguments
 from nonet.cli.completion import entry_classes, entry_names, entry_vos
 from nonet.cli.options import Json
 from nonet.cli.output import echo, print_answer, print_fields, print_json, print_line, print_view
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.cli.task_classes import names_of, registry_here
-from nonet.operate import schedules
+from nonet.operate import entry_state, schedules
 from nonet.operate.leader import leader_in_words
-from nonet.operate.schedules import EntryQuery, Turned
+from nonet.operate.schedules import EntryQuery, Kind, Turned
 from nonet.rules.findings.remedies import of_task
 from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 
-_COLUMNS = "task vo name schedule state next last fired skipped missed"
+_COLUMNS = "task vo name source schedule state next last fired skipped missed"
 _MORE = (
     "why suppressed paused late_seconds last_task=last_id last_task_state=last_state overlap "
     "catch_up jitter origin"
@@ -59,6 +61,41 @@ class EntrySelection:
     ] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class RuleOptions:
+    """When a schedule fires: one of the first three."""
+
+    cron: Annotated[
+        str | None, typer.Option(metavar="FIELDS", help="Fire by cron: five fields or an @alias.")
+    ] = None
+    every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Fire at this interval: 30 (s), 15m, 2h.")
+    ] = None
+    rrule: Annotated[
+        str | None, typer.Option(metavar="RULE", help="Fire by a rule of RFC 5545.")
+    ] = None
+    timezone: Annotated[
+        str,
+        typer.Option(metavar="ZONE", help="Time zone of --cron or --rrule.", show_default="UTC"),
+    ] = ""
+
+    def given(self) -> tuple[Kind, str]:
+        """Return the rule that was given.
+
+        Raises:
+            ConfigurationError: none or several were.
+        """
+        rules: dict[Kind, str | None] = {
+            "cron": self.cron,
+            "every": self.every,
+            "rrule": self.rrule,
+        }
+        found = [(kind, rule) for kind, rule in rules.items() if rule is not None]
+        if len(found) != 1:
+            raise ConfigurationError("give one of --cron, --every and --rrule")
+        return found[0]
+
+
 @app.callback(invoke_without_command=True)
 def entries(context: typer.Context) -> None:
     """Periodic entries: when they fire, their pauses, the leader.
@@ -83,10 +120,11 @@ async def list_(target: Target, query: EntryQuery, as_json: Json = False) -> Non
     """
     async with target.stores() as stores:
         found = await schedules.find(stores, query)
-    least = ("skipped", "fired", "missed", "last", "vo", "name")
+    least = ("skipped", "fired", "missed", "source", "last", "vo", "name")
     print_view(found, as_json, _COLUMNS, "no periodic entry is planned", least=least)
     if not as_json:
-        for line in [leader_in_words(found.leader), *found.held_back]:
+        refused = (f"{key} cannot be planned: {why}" for key, why in found.refused.items())
+        for line in [leader_in_words(found.leader), *found.held_back, *refused]:
             print_line(line, err=True)
 
 
@@ -124,6 +162,55 @@ async def leader(target: Target, as_json: Json = False) -> None:
     print_view(found, as_json, _LEADER)
     if not as_json:
         print_fields({name: _in_words(pulse) for name, pulse in found.loops.items()})
+
+
+@app.command()
+@operation
+async def add(
+    target: CodeTarget,
+    id: Annotated[str, typer.Argument(metavar="ID", help="Its name. Add it again to change it.")],
+    task: Task,
+    rule: RuleOptions,
+    args: Args = "[]",
+    kwargs: Kwargs = "{}",
+    tenant: Annotated[str, typer.Option(help="The tenant of its tasks.", show_default="none")] = "",
+    as_json: Json = False,
+) -> None:
+    """Add a schedule to the database, or change the one with this id.
+
+    The leader plans it within seconds. Exit codes: 0 created, changed or unchanged, 1 another entry
+    has this name, 2 unknown class, invalid arguments, or no database.
+
+    \b
+    task-run schedules add digest-7 mail:SendDigest --args '[7]' --cron "0 8 * * *"
+    """
+    kind, text = rule.given()
+    async with target.application() as nonet:
+        name, positional, named = given_arguments(nonet, task, args, kwargs)
+        done = await schedules.put(
+            nonet.client, id, name, (positional, named), kind, text, rule.timezone, tenant
+        )
+    print_answer(done, f"{id} {done.change}", as_json)
+
+
+@app.command()
+@operation
+async def remove(
+    target: Target,
+    id: Annotated[str, typer.Argument(metavar="ID", help="Its name.", autocompletion=entry_names)],
+) -> None:
+    """Remove a schedule from the database.
+
+    An occurrence that has not started is withdrawn, a running one continues.
+
+    Exit codes: 0 removed, 4 no such schedule in the database.
+
+    \b
+    task-run schedules remove digest-7
+    """
+    async with target.observer() as nonet:
+        await schedules.remove(nonet.client, id)
+    print_line(f"{id} removed")
 
 
 @app.command("run-now")
@@ -203,7 +290,7 @@ async def _find(nonet: Nonet, wanted: EntrySelection) -> list[EntryStatus]:
         raise NotFoundError(f"the class name {task!r} is ambiguous: write {full}")
     found = [item for item in of_class if vo in (None, item.vo) and name in (None, item.name)]
     if not found:
-        options = "; ".join(schedules.options(item) for item in of_class)
+        options = "; ".join(entry_state.options(item) for item in of_class)
         raise NotFoundError(f"{task} has no such entry, only: {options}")
     return found
 
@@ -237,7 +324,7 @@ def _only(found: Sequence[EntryStatus]) -> EntryStatus:
         ConfigurationError: several do.
     """
     if len(found) > 1:
-        listed = "; ".join(schedules.options(item) for item in found)
+        listed = "; ".join(entry_state.options(item) for item in found)
         raise ConfigurationError(f"{len(found)} entries match, choose one: {listed}")
     return found[0]
 
@@ -248,7 +335,7 @@ def _print_changes(
     if as_json:
         print_json(done)
     for item in [] if as_json else found:
-        echo(f"{schedules.options(item)} {now if item.entry in done.changed else before}")
+        echo(f"{entry_state.options(item)} {now if item.entry in done.changed else before}")
 
 
 def _in_words(pulse: Mapping[str, Any]) -> str:

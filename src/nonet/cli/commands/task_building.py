@@ -17,9 +17,16 @@ if TYPE_CHECKING:
 
 def build_task(nonet: Nonet, name: str, args: str, kwargs: str) -> tuple[str, BaseTask]:
     """Return the full name of a class, and a task made of JSON, without calling a server."""
+    return bind_task(nonet, *given_arguments(nonet, name, args, kwargs))
+
+
+def given_arguments(
+    nonet: Nonet, name: str, args: str, kwargs: str
+) -> tuple[str, list[Any], dict[str, Any]]:
+    """Return the full name of a class, and its arguments by position and by name."""
     full_name = nonet.registry.get(name).name
     positional = _json(full_name, "--args", args, list)
-    return bind_task(nonet, full_name, positional, _json(full_name, "--kwargs", kwargs, dict))
+    return full_name, positional, _json(full_name, "--kwargs", kwargs, dict)
 
 
 def bind_task(

@@ -15,10 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
+from typing import Any
 
 from nonet.base.errors import ServerUnreachableError
 from nonet.client.client import Client
-from nonet.config.entries import Entry, overlap_of
+from nonet.config.entries import Entry, merged, overlap_of
 from nonet.daemon.service import is_end
 from nonet.rules.outcomes import ErrorSummary, summarize
 from nonet.scheduler.periodic.asking import Asker
@@ -77,7 +79,10 @@ class PeriodicLoop:
         self._misfire_grace = misfire_grace
         self._asker = Asker()
         self._planner = Planner(store, memory, self._asker)
+        self._configured: Sequence[Entry] = ()
+        self._stored: Sequence[Entry] | None = None
         self._entries: list[Entry] = []
+        self._left_out: Mapping[str, str] = {}
         self._adopted = 0
         self._planned: Mapping[str, Planned] = {}
         self._planned_for: tuple[str, int, int] | None = None
@@ -88,8 +93,21 @@ class PeriodicLoop:
         self._looked: datetime | None = None
 
     def adopt(self, entries: Sequence[Entry]) -> None:
-        """Plan these entries from the next tick on."""
-        self._entries = list(entries)
+        """Plan these entries of classes and configuration from the next tick on."""
+        self._configured = entries
+        self._merge()
+
+    def adopt_stored(self, entries: Sequence[Entry]) -> None:
+        """Plan these entries of the database, too, from the next tick on."""
+        if entries or self._stored != entries:
+            self._stored = entries
+            self._merge()
+
+    def _merge(self) -> None:
+        self._entries, problems = merged(self._configured, self._stored or ())
+        for key in problems.keys() - self._left_out.keys():
+            logger.warning("schedule not planned: %s", problems[key])
+        self._left_out = dict(islice(problems.items(), _MOST_PROBLEMS))
         self._adopted += 1
 
     def nobody_led_until(self, instant: datetime) -> None:
@@ -176,13 +194,15 @@ class PeriodicLoop:
         keeps = self._planned_for is not None and self._planned_for[:2] == wanted[:2]
         self._planned_for = None  # if Redis fails meanwhile, all entries are planned again
         plan = await self._planner.plan(
-            self._entries, Situation(term, now, self._looked, self._planned, keeps)
+            self._entries,
+            Situation(term, now, self._looked, self._planned, keeps, self._stored is not None),
         )
         self._planned = plan.planned
         self._planned_for = wanted  # other entries may have been adopted meanwhile
         self._plan_again = now + self._plan_wait if plan.problems else None
         names = {entry.key for entry in self._entries if entry.enabled}
-        self.problems = {key: text for key, text in self.problems.items() if key in names}
+        kept = {key: text for key, text in self.problems.items() if key in names}
+        self.problems = {**kept, **self._left_out}
         for key, why in plan.problems.items():
             self._note_problem(key, why)
 
@@ -332,14 +352,17 @@ class PeriodicLoop:
     def prepare(self, entry: Entry, occurrence: datetime, trace: str = "") -> Submission:
         """Build the task of one occurrence."""
         task_class = self._client.registry.get(entry.task_name)
-        late = jitter(entry, occurrence)
+        late, args, labels = jitter(entry, occurrence), entry.args, dict[str, Any]()
+        if entry.envelope:
+            content = self._client.envelopes.read_again(entry.name, entry.envelope)
+            args, labels = content.args, content.labels
         options = Options(
             id=occurrence_id(entry.key, occurrence),
-            labels={"entry": entry.key, "occurrence": occurrence.isoformat()},
+            labels={**labels, "entry": entry.key, "occurrence": occurrence.isoformat()},
             # Clients use a clock that tests do not move.
             at_time=occurrence + late - self._client.stores.broker.moved if late else None,
         )
-        task = task_class.arguments.build(entry.args)
+        task = task_class.arguments.build(args)
         return self._client.envelopes.prepare(task, options, trace=trace, schedule=entry.schedule)
 
 

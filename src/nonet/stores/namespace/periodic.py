@@ -157,6 +157,17 @@ class Periodic(RedisStore):
             found = [entry for keys in await pipe.execute() for entry in keys]
         return set(readable("periodic", "HDEL", zip(found), bytes.decode))
 
+    async def paused(self) -> set[str]:
+        """Return the paused entries."""
+        return {key.decode() for key in await self._client.hkeys(f"{self._prefix}periodic:paused")}
+
+    async def of_origin(self, origin: str) -> set[str]:
+        """Return the planned entries that are defined there."""
+        key = "periodic:entries"
+        found = await self._client.hgetall(f"{self._prefix}{key}")
+        shown = readable_hash(key, found, json.loads)
+        return {entry for entry, item in shown.items() if item.get("origin") == origin}
+
     async def next_of(self, entry: str) -> datetime | None:
         """Return the stored next occurrence of an entry whose schedule is evaluated once."""
         found = await self._client.hget(f"{self._prefix}periodic:next", entry)
@@ -164,11 +175,19 @@ class Periodic(RedisStore):
 
     async def arguments(self, entry: str) -> Mapping[str, Any]:
         """Return the arguments of an entry; empty if there is no such entry."""
+        arguments: Mapping[str, Any] = (await self._shown(entry)).get("args", {})
+        return arguments
+
+    async def origin(self, entry: str) -> str:
+        """Return where an entry is defined; empty if there is no such entry."""
+        return str((await self._shown(entry)).get("origin", ""))
+
+    async def _shown(self, entry: str) -> Mapping[str, Any]:
         key = "periodic:entries"
         found = await self._client.hget(f"{self._prefix}{key}", entry)
         shown = readable_hash(key, {entry.encode(): found}, json.loads) if found else {}
-        arguments: Mapping[str, Any] = shown.get(entry, {}).get("args", {})
-        return arguments
+        about: Mapping[str, Any] = shown.get(entry, {})
+        return about
 
     async def statuses(self) -> list[EntryStatus]:
         """Return all planned and disabled entries, sorted by identity."""

@@ -10,6 +10,7 @@ from nonet.stores.sql.dead_letters import DeadLetters
 from nonet.stores.sql.letters import dlq_tasks
 from nonet.stores.sql.mirror import Mirror, mirror
 from nonet.stores.sql.outbox import Outbox, outbox_tasks
+from nonet.stores.sql.schedules import ScheduleRows, schedules
 from nonet.stores.sql.sync_database import SyncDatabase
 
 
@@ -30,10 +31,11 @@ class SqlStores:
         self.outbox: Outbox = Outbox(self.database, broker, namespace)
         self.mirror: Mirror = Mirror(self.database, namespace)
         self.audit: Audit = Audit(self.database, namespace)
+        self.schedules: ScheduleRows = ScheduleRows(self.database, namespace)
 
     async def look_for_tables(self) -> None:
         """Check that the database answers and has all tables; raises as `Database.look_for`."""
-        await self.database.look_for(dlq_tasks, outbox_tasks, mirror)
+        await self.database.look_for(dlq_tasks, outbox_tasks, mirror, schedules)
 
     async def state(self) -> str:
         """Return the state of the tables, see `nonet.rules.findings.servers.Server`.

@@ -1,4 +1,4 @@
-"""Periodic entries: ``/api/v1/schedules``, their pages and calendar; run, pause and resume them."""
+"""Periodic entries: ``/api/v1/schedules``, their pages and calendar, and what is done with them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import Response
-from pydantic import Field
+from pydantic import Field, Json
 
-from nonet.operate import schedules
+from nonet.operate import entry_state, schedules
 from nonet.operate.leader import LeaderView, leader_in_words
-from nonet.operate.schedules import Entries, EntryInFull, EntryQuery, Turned
+from nonet.operate.schedules import Entries, EntryInFull, EntryQuery, Kind, PutView, Turned
 from nonet.rules.permissions import Principal
 from nonet.web.rendering import back, path_of, render
-from nonet.web.routing import Body, ClassName, FormText, Made, Reason, resource
+from nonet.web.resources.tasks.submitting import Values
+from nonet.web.routing import Body, ClassName, FormText, Id, Made, Reason, Text, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("schedules"), APIRouter(include_in_schema=False)
@@ -24,6 +25,8 @@ Entry = Annotated[
 ]
 Chosen = Annotated[list[str], Form(alias="entry", max_length=10_000)]
 Pauser = Annotated[Principal, may(schedules.pause)]
+Putter = Annotated[Principal, may(schedules.put)]
+Remover = Annotated[Principal, may(schedules.remove)]
 Runner = Annotated[Principal, may(schedules.run)]
 Revealer = Annotated[Principal, may(schedules.reveal)]
 
@@ -36,6 +39,32 @@ class ToResume(Body):
 
 class ToPause(ToResume, Reason):
     """Entries to pause, and why."""
+
+
+class NewSchedule(Body):
+    """A schedule in the database."""
+
+    id: Id = Field(description="Its name. Post it again to change it.")
+    task: ClassName = Field(description="Task class: full name, or bare name if it is unique.")
+    arguments: Values = Field(default={}, description="Arguments by name.")
+    kind: Kind = Field(description="How to read `rule`.")
+    rule: Annotated[Text, Field(min_length=1)] = Field(
+        description="Five fields of cron or an @alias; a rule of RFC 5545; or an interval: `15m`."
+    )
+    timezone: Text = Field(default="", description="IANA name, for cron and rrule; empty: UTC.")
+    tenant: Text = Field(default="", description="The tenant of its tasks.")
+
+
+class ScheduleForm(NewSchedule, extra="ignore"):
+    """The fields of a form, with the arguments as JSON."""
+
+    arguments: Json[Values] = Field(default={})
+
+
+class ToRemove(Body):
+    """A schedule to remove from the database."""
+
+    id: Id
 
 
 class ToRun(Body):
@@ -68,6 +97,18 @@ async def get_leader(site: SiteOf, who: Viewer) -> LeaderView:
 async def get_schedule(entry: Entry, site: SiteOf, who: Viewer) -> EntryInFull:
     """Return one entry, why it does not run now, and its next occurrences."""
     return await _get(site, who, entry)
+
+
+@api.post("/schedules")
+async def put_schedule(body: NewSchedule, site: SiteOf, who: Putter) -> PutView:
+    """Make a schedule in the database, or change it. The leader plans it within seconds."""
+    return await _put(site, who, body)
+
+
+@api.post("/schedules/remove", status_code=204)
+async def remove_schedule(body: ToRemove, site: SiteOf, who: Remover) -> None:
+    """Remove a schedule from the database. A running occurrence continues."""
+    await site.perform(who, schedules.remove, site.client, body.id)
 
 
 @api.post("/schedules/run", status_code=202)
@@ -107,7 +148,7 @@ async def show_schedules(
         query=query,
         lines=lines,
         vos=sorted({item.vo for item in known if item.vo}),
-        states=schedules.STATES,
+        states=entry_state.STATES,
         leader=leader_in_words(found.leader),
     )
 
@@ -116,6 +157,25 @@ async def show_schedules(
 async def show_schedule(request: Request, site: SiteOf, who: Viewer, entry: str) -> Response:
     """Show one entry."""
     return render(request, "schedule.html", item=await _get(site, who, entry), args=None)
+
+
+@pages.post("/schedules/put", name="schedule_put")
+async def put(
+    request: Request, site: SiteOf, who: Putter, body: Annotated[ScheduleForm, Form()]
+) -> Response:
+    """Make or change a schedule."""
+    done = await _put(site, who, body)
+    text = f"{done.id} {done.change}; the leader plans it within seconds"
+    return back(request, path_of(request, "schedules"), text)
+
+
+@pages.post("/schedules/remove", name="schedule_remove")
+async def remove(
+    request: Request, site: SiteOf, who: Remover, id: Annotated[str, Form(max_length=128)]
+) -> Response:
+    """Remove a schedule."""
+    await site.perform(who, schedules.remove, site.client, id)
+    return back(request, path_of(request, "schedules"), f"{id} removed")
 
 
 @pages.post("/schedules/run", name="schedule_run")
@@ -147,13 +207,28 @@ async def resume(request: Request, site: SiteOf, who: Pauser, chosen: Chosen) ->
 async def reveal(request: Request, site: SiteOf, who: Revealer, entry: str) -> Response:
     """Show one entry with its arguments. It is the path of the entry, which the page reads anew."""
     item = await _get(site, who, entry)
-    args = await site.perform(who, schedules.reveal, site.stores, entry, site.registry)
+    args = await site.perform(who, schedules.reveal, site.client, entry)
     return render(request, "schedule.html", item=item, args=args)
 
 
 async def _find(site: Site, who: Principal, query: EntryQuery) -> Entries:
     is_viewer = not who.sees_texts
     return await site.read(schedules.find, site.stores, query, is_viewer=is_viewer)
+
+
+async def _put(site: Site, who: Principal, new: NewSchedule) -> PutView:
+    return await site.perform(
+        who,
+        schedules.put,
+        site.client,
+        new.id,
+        new.task,
+        ([], new.arguments),
+        new.kind,
+        new.rule,
+        new.timezone,
+        new.tenant,
+    )
 
 
 async def _get(site: Site, who: Principal, entry: str) -> EntryInFull:

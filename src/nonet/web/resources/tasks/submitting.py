@@ -48,7 +48,7 @@ def _reachable(at: datetime) -> datetime:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-_Values = Annotated[dict[str, JsonValue], AfterValidator(_sendable)]
+Values = Annotated[dict[str, JsonValue], AfterValidator(_sendable)]
 
 
 class UniqueKey(Body):
@@ -81,7 +81,7 @@ class NewTask(Body):
     task: ClassName = Field(
         description="Task class: its full name `category:Class`, or its bare name if it is unique."
     )
-    arguments: _Values = Field(default={}, description="The arguments of the class by name.")
+    arguments: Values = Field(default={}, description="The arguments of the class by name.")
     id: Id | None = Field(
         default=None,
         description="An id of your own: submitting it again returns the same task. Ids that look "
@@ -101,7 +101,7 @@ class NewTask(Body):
             "deadline; left out: as the class defines.",
         )
     )
-    labels: _Values = Field(
+    labels: Values = Field(
         default={}, description="Free data. `priority` and `size` override the class."
     )
     unique: UniqueKey | None = Field(

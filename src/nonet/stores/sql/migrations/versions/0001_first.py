@@ -25,6 +25,7 @@ def upgrade() -> None:
     _create_outbox()
     _create_mirror()
     _create_audit()
+    _create_schedules()
 
 
 def _create_dead_letters() -> None:
@@ -111,6 +112,20 @@ def _create_audit() -> None:
         sa.PrimaryKeyConstraint("namespace", "id"),
     )
     _create_index("ix_audit_log_who", "audit_log", "namespace", "who", "id")
+
+
+def _create_schedules() -> None:
+    _create_table(
+        "schedules",
+        sa.Column("namespace", sa.String(64), nullable=False),
+        sa.Column("id", sa.String(128), nullable=False),
+        sa.Column("task_class", sa.String(255), nullable=False),
+        sa.Column("tenant", sa.String(64), nullable=False),
+        sa.Column("schedule", _LONG_TEXT, nullable=False),
+        sa.Column("changed_at", _TIME, nullable=False),
+        sa.Column("envelope", _BYTES, nullable=False),
+        sa.PrimaryKeyConstraint("namespace", "id"),
+    )
 
 
 def _create_table(name: str, *parts: sa.schema.SchemaItem, **options: Any) -> None:
