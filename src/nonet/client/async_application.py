@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, Unpack
@@ -208,8 +209,19 @@ class _Beside:
 
     def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> SyncHandle[Any]:
         """Submit one task."""
+        _ensure_no_loop("task.schedule()")
         return self._app.sync.submit(task, **options)
 
     def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> SyncWorkflowRun:
         """Submit a workflow."""
+        _ensure_no_loop("workflow.submit()")
         return self._app.sync.submit_workflow(workflow, id=id)
+
+
+def _ensure_no_loop(instead: str) -> None:
+    """Refuse a call that would block the event loop of this thread."""
+    if asyncio._get_running_loop() is not None:
+        raise NotBoundError(
+            "this thread runs an event loop, which the call would block: write "
+            f"`await {instead}`, or call it in a thread (asyncio.to_thread)"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -388,7 +387,7 @@ class BaseTask(Constructible):
 
         It works wherever an application is open: a `nonet.SyncNonet`, or a `nonet.Nonet`,
         which opens connections for threads when they are first needed. It blocks until Redis has
-        answered; in a coroutine use `schedule`.
+        answered. In a coroutine use `schedule`: beside a `nonet.Nonet` this raises `NotBoundError`.
 
         Args:
             options: as of `schedule`. A ``transaction`` is a ``Connection`` or ``Session`` of
@@ -737,14 +736,8 @@ def current_sync_submitter() -> SyncSubmitter:
     """The submitter for threads that was bound last.
 
     Raises:
-        NotBoundError: none is bound, or this thread runs an event loop and an application is open
-            in which it could await.
+        NotBoundError: none is bound.
     """
-    if submitters and asyncio._get_running_loop() is not None:
-        raise NotBoundError(
-            "this thread runs an event loop, which the call would block: write "
-            "`await task.schedule()`, or `await workflow.submit()` for a workflow"
-        )
     if not sync_submitters:
         raise NotBoundError(
             "no application is open: schedule tasks inside `with nonet.SyncNonet.from_settings():`"
