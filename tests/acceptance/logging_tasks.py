@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import signal
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 from pydantic import SecretStr
@@ -70,3 +75,39 @@ class LogsInFromChild(LogsIn):
     """The same in a process of its own, whose end its worker reports."""
 
     isolation = Isolation.FRESH
+
+
+@dataclass
+class SaysSecretly(BaseTask):
+    """As a class whose data are encrypted."""
+
+    size = Size.SMALL
+    encrypted = True
+
+    async def execute(self) -> None:
+        await asyncio.to_thread(logging.getLogger("author").info, "said secretly")
+
+
+@dataclass
+class SaysNothing(Says):
+    """None of its lines is kept."""
+
+    log_lines = 0
+
+
+@dataclass
+class DiesTalking(BaseTask):
+    """Its process is killed once the gate is open."""
+
+    gate: str
+
+    size = Size.SMALL
+    isolation = Isolation.CHILD
+    dlq_eligible = True
+
+    def execute(self) -> None:
+        for number in range(201):
+            logging.getLogger("author").info("step %d", number)
+        while not Path(self.gate).exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from acceptance.logging_tasks import (
     PASSWORD,
+    DiesTalking,
     LogsIn,
     LogsInFromChild,
     Says,
     SaysInChild,
     SaysInThread,
+    SaysNothing,
+    SaysSecretly,
 )
 from acceptance.shipping_tasks import Fails, FailsInChild
-from acceptance.site import Site, failure, run
+from acceptance.site import Site, eventually, failure, letters, run
 from daemons import Daemon
 from pydantic import SecretStr
 from waits import WAIT_SECONDS, until
+
+from nonet import BaseTask
+from nonet.operate import logs
+from nonet.stores.sql.database import upgrade
 
 TASKS = "acceptance.logging_tasks"
 
@@ -55,6 +65,52 @@ async def test_a_json_line_of_a_task_names_it(site: Site) -> None:
         assert (line["size"], line["worker"]) == ("small", worker.name)
         assert line["timestamp"].endswith("Z") and datetime.fromisoformat(line["timestamp"])
     assert "task_id" not in lines(worker)[0]
+
+
+async def test_the_lines_of_a_task_are_kept_with_it(site: Site) -> None:
+    """From wherever its code logs, masked, and encrypted if its class is."""
+    keys = f"2026:{base64.b64encode(bytes(32)).decode()}"
+    site.worker(NONET_ENCRYPTION_KEYS=keys)
+    expected: dict[type[BaseTask], str] = {
+        Says: "INFO author: said by logging pages=3|INFO author: said by structlog pages=4",
+        SaysInThread: "INFO author: said in a thread",
+        SaysInChild: "INFO author: said in a child",
+        SaysSecretly: "INFO author: said secretly",
+        SaysNothing: "",
+    }
+    async with site.app(encryption_keys=keys) as app:
+        for kind, lines in expected.items():
+            handle = await app.submit(kind())
+            await handle.result(timeout=WAIT_SECONDS)
+            found = await logs.get(app.client, handle)
+            text = "".join(item.log for item in found.attempts)
+            assert "|".join(line.split(" ", 1)[1] for line in text.splitlines()) == lines
+            raw = "".join((await app.client.stores.broker.logs(handle)).values())
+            assert raw.startswith("nonet-encrypted:") == (kind is SaysSecretly)
+        handle = await app.submit(LogsIn(SecretStr(PASSWORD)))
+        await failure(app, handle)
+        (attempt,) = (await logs.get(app.client, handle)).attempts
+        assert "login with *** at https://me:***@db.example/x" in attempt.log
+        assert "ValueError: ***" in attempt.log and "failed in attempt" not in attempt.log
+
+
+async def test_lines_are_kept_of_a_process_that_dies(site: Site, mariadb_url: str) -> None:
+    """They are shown while it runs, and remain in the dead letter."""
+    site.settings["NONET_DB_URL"] = mariadb_url
+    await upgrade(mariadb_url)
+    site.worker()
+    async with site.app() as app:
+        handle = await app.submit(DiesTalking(gate := site.gate()))
+        await eventually(lambda: app.client.stores.broker.logs(handle))
+        shown = await site.type(f"task-run logs {handle}")
+        assert shown.startswith("… 1 earlier lines were dropped\n")
+        assert shown.endswith("INFO author: step 200\n")
+        following = asyncio.create_task(site.type(f"task-run logs {handle} --follow"))
+        await asyncio.to_thread(Path(gate).touch)
+        assert await following == shown
+        assert (await failure(app, handle)).error_type == "TaskCrashed"
+        (letter,) = await letters(mariadb_url)
+        assert letter.history[0]["log"].endswith("INFO author: step 200")
 
 
 @pytest.mark.parametrize("form", ["json", "console"])

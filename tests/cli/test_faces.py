@@ -57,6 +57,7 @@ workers 4711@host                       /workers/4711@host
 locks                                   /locks
 locks --object-type Job --show 1        /locks?object_type=Job&show=1
 locks show limiter:conc:job:7           /locks/limiter:conc:job:7
+logs dead                               /tasks/dead/log
 paused                                  /pauses
 quarantine list                         /quarantine
 quarantine show 1-1                     /quarantine/1-1

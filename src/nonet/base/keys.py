@@ -34,6 +34,8 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     b:ID                    STRING  an envelope of more than 1 KiB; it never changes
     h:ID                    LIST    error documents of the last 20 failed attempts
     e:ID                    STRING  error document of a dying task
+    l:ID                    HASH    number of an attempt → the last lines that its code logged, of
+                                    the last 20 attempts; with a TTL, from the end that of results
     c:ID                    STRING  checkpoint: data that an attempt saved for the next one
     u:KEY                   STRING  holder of a unique key: ``until when (µs) or empty|id``
     r:ID                    STRING  ``state|fence|body``, with TTL: the result, or a tombstone; for

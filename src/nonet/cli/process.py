@@ -243,7 +243,8 @@ def set_up_logging(debug: bool, settings: Settings | None = None) -> None:
 
     name = "DEBUG" if debug else settings.log_level.upper() if settings else "INFO"
     level = logging.getLevelNamesMapping()[name]
-    set_up_logs(settings.log_format if settings else "console", level)
+    kept = settings.task_log_bytes if settings else 0
+    set_up_logs(settings.log_format if settings else "console", level, kept)
     if settings is not None:
         describe_process(namespace=settings.namespace)
 

@@ -39,6 +39,7 @@ classes    look   classes.list_classes   List the task classes that are register
 list       look   tasks.list_       List live tasks; 'task-run history' has those that ended.
 history    look   history.list_history List the tasks that ended last, or show how one ended.
 status     look   tasks.status      Show one task, live or ended.
+logs       look   logs.show_logs    Show what the code of a task has logged, by attempts.
 result     look   tasks.result      Print the result of a task, or its error with the traceback.
 explain    look   tasks.explain     Explain why a task does not run, or where it runs.
 overview   look   overview.show_overview Show what is wrong now, and the command that mends it.

@@ -203,6 +203,7 @@ class AttemptView:
     Attributes:
         wall, cpu: seconds that it took and computed.
         rss: the most memory that its process used, in bytes.
+        log: the last lines that its code has logged, up to 4,000 bytes.
     """
 
     attempt: int | None
@@ -211,6 +212,7 @@ class AttemptView:
     wall: float | None = None
     cpu: float | None = None
     rss: int | None = None
+    log: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,4 +381,5 @@ def _attempt(entry: Mapping[str, Any]) -> AttemptView:
         wall=entry.get("wall"),
         cpu=entry.get("cpu"),
         rss=entry.get("rss"),
+        log=str(entry.get("log", "")),
     )

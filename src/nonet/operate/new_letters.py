@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from nonet.base.errors import ConfigurationError, MalformedMessageError, ServerUnreachableError
 from nonet.base.messages.documents import decrypted_arguments
-from nonet.base.messages.encryption import NO_KEYS, Cipher
+from nonet.base.messages.encryption import NO_KEYS, Cipher, is_encrypted_text
 from nonet.base.messages.formats import FORMAT
 from nonet.base.messages.message import (
     Envelope,
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# A row has this much of the log of each attempt; no ciphertext is ever cut.
+_LOG_BYTES = 4000
 _LARGEST_INT = 2**31 - 1
 _LARGEST_ROW = 2**63 - 1
 _END_OF_TIME = 253_402_300_800  # the year 10000, which databases reject
@@ -43,6 +45,7 @@ def dead_letter(
     delivery: Delivery,
     document: ErrorDocument,
     history: list[bytes],
+    logs: Mapping[int, str],
     registry: Registry,
     policy: RetryPolicyBase | None,
     *,
@@ -53,6 +56,7 @@ def dead_letter(
     Args:
         document: the last error.
         history: encoded error documents of earlier attempts, oldest first.
+        logs: the lines that its attempts have logged, by their numbers.
         policy: the effective retry policy of the class; None if the class is unknown.
         cipher: decrypts the arguments, which may name the VO.
     """
@@ -79,7 +83,9 @@ def dead_letter(
         error_type=document.error_type,
         error_message=document.error,
         traceback=document.traceback,
-        history=[_attempt(item) for item in [*_readable(history), document]],
+        history=[
+            _attempt(item, logs.get(item.attempt, "")) for item in [*_readable(history), document]
+        ],
         labels=envelope.labels,
         parent_id=envelope.parent or None,
         resubmitted_from=envelope.resubmitted_from
@@ -117,14 +123,16 @@ async def write(letter: NewDeadLetter, store: DeadLetters) -> int:
     return row
 
 
-def _attempt(document: ErrorDocument) -> dict[str, Any]:
-    """Return one failed attempt, with its known resource usage."""
+def _attempt(document: ErrorDocument, log: str) -> dict[str, Any]:
+    """Return one failed attempt, with its known resource usage and the end of its log."""
+    end = log if is_encrypted_text(log) else log.encode()[-_LOG_BYTES:].decode(errors="ignore")
     usage = asdict(document.usage) if document.usage else {}
     return {
         "attempt": document.attempt,
         "at": document.at,
         "error": f"{document.error_type}: {document.error}",
         **({"reason": document.reason} if document.reason else {}),
+        **({"log": end} if end and len(end) <= _LOG_BYTES else {}),
         **{name: value for name, value in usage.items() if value is not None},
     }
 

@@ -34,7 +34,8 @@ def for_viewer(view: _View) -> _View:
     """Return a view without the texts in which tasks may put secrets.
 
     It reaches into dataclasses, structs, models, mappings and sequences, and goes by the names of
-    their fields. Errors become their types; labels, tracebacks and progress texts are left out.
+    their fields. Errors become their types; labels, tracebacks, logs and progress texts
+    are left out.
     """
     found: Any = view
     if isinstance(found, Mapping):
@@ -93,7 +94,7 @@ def _seen(name: Any, value: Any, field: Callable[[Any], Any]) -> Any:
         case "dying_error":
             task, comma, error = value.partition(", ")
             return task + comma + error_type(error)
-        case "traceback" | "error_message":
+        case "traceback" | "error_message" | "log":
             return ""
         case "config_problem":
             return HIDDEN

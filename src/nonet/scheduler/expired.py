@@ -127,7 +127,7 @@ def _letter(delivery: Delivery) -> NewDeadLetter:
     # Do not load the class: this process need not know it, and runs no code of its author.
     name, text = TaskExpired.__name__, delivery.detail
     document = ErrorDocument(Reason.CAPACITY, name, text, "", delivery.used, 0.0)
-    return dead_letter(delivery, document, [], Registry(), None)
+    return dead_letter(delivery, document, [], {}, Registry(), None)
 
 
 def _result(delivery: Delivery, name: str) -> bytes:

@@ -142,6 +142,10 @@ def _is_duration(value: Any) -> bool:
     return is_number and 0 < value < math.inf
 
 
+def _is_number_of_lines(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 10_000
+
+
 def _is_errors(value: Any) -> bool:
     return isinstance(value, tuple) and all(
         isinstance(item, type) and issubclass(item, BaseException) for item in value
@@ -168,6 +172,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ),
     ("start_by", _or_none(_is_span), "seconds or a timedelta above 0, at most ten years, or None"),
     ("isolation", _or_none(_member(Isolation)), f"{_one_of(Isolation)}, or None"),
+    ("log_lines", _is_number_of_lines, "a number of lines, 0 to 10000"),
     ("encrypted", lambda value: isinstance(value, bool), "True or False"),
 )
 

@@ -19,6 +19,7 @@ from nonet.base.errors import InvalidArgumentsError, LeaseLostError, TaskTimeout
 from nonet.base.forks import is_inherited
 from nonet.base.messages.message import encode, is_id, pack
 from nonet.tasks.handles import ChildResult, R
+from nonet.tasks.log_tail import LOG_LINES, LogTail
 from nonet.tasks.secrecy import secret_texts
 from nonet.tasks.steps import After, Step
 from nonet.tasks.task import (
@@ -127,6 +128,7 @@ class TaskContext:
     _secrets: Sequence[str] | None = None
     _logged_secrets: Sequence[str] | None = None
     is_encrypted: bool = False
+    log: Any = None  # the `LogTail` of what the code has logged, for the framework
 
     def __init__(
         self,
@@ -169,6 +171,15 @@ class TaskContext:
     def is_made_of(self, arguments: Mapping[str, Any], cls: type) -> None:
         """Called by the framework: set the packed arguments of the task and its class."""
         self._made_of, self._secrets, self._logged_secrets = (arguments, cls), None, None
+
+    def keep_line(self, line: str, most_bytes: int) -> None:
+        """Called by the framework, from any thread: keep a line that the code has logged."""
+        if self.log is None:
+            lines = self._made_of[1].log_lines if self._made_of else LOG_LINES  # type: ignore[attr-defined]
+            if not lines:
+                return
+            self.log = LogTail(lines, most_bytes)
+        self.log.add(line)
 
     @property
     def workdir(self) -> Path:

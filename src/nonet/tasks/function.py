@@ -59,6 +59,7 @@ class TaskAttributes(TypedDict, total=False):
     unique: Unique | None
     durable: bool
     encrypted: bool
+    log_lines: int
     min_version: str | None
     locks: LocksOf | Iterable[BaseLock]
     schedule: TaskScheduleBase

@@ -26,6 +26,7 @@ from nonet.tasks.locks import (
     RateLimiter,
     encode_locks,
 )
+from nonet.tasks.log_tail import LOG_LINES
 from nonet.tasks.periodic_policies import CatchUp, Overlap
 from nonet.tasks.sync_handles import SyncHandle
 from nonet.tasks.unique import Unique
@@ -240,6 +241,8 @@ class BaseTask(Constructible):
             the same id.
         durable: keep the submission in SQL until the task ends, so that it survives a loss of
             Redis.
+        log_lines: how many of the last lines that the code of an attempt logs are kept for
+            ``task-run logs``; 200 by default, 0: none. ``NONET_TASK_LOG_BYTES`` bounds them, too.
         min_version: only workers with at least this version (PEP 440) of the class's package run
             new tasks; None: any.
         encrypted: encrypt arguments, results, errors and checkpoints with ``NONET_ENCRYPTION_KEYS``
@@ -275,6 +278,7 @@ class BaseTask(Constructible):
     start_by: ClassVar[float | timedelta | None] = None
     unique: ClassVar[Unique | None] = None
     durable: ClassVar[bool] = False
+    log_lines: ClassVar[int] = LOG_LINES
     min_version: ClassVar[str | None] = None
     encrypted: ClassVar[bool] = False
 

@@ -61,12 +61,13 @@ _lines: _Lines | None = None
 _has_warned = False
 
 
-def set_up_logs(format: Format, level: int) -> None:
+def set_up_logs(format: Format, level: int, kept: int = 0) -> None:
     """Send the log lines of this process to its current stderr.
 
     Args:
         format: ``auto`` is JSON in a Kubernetes pod, text elsewhere.
         level: of the root logger, as a number of `logging`.
+        kept: how many bytes of the lines of each attempt are also kept in its context.
 
     Example:
         set_up_logs("json", logging.INFO)
@@ -77,7 +78,7 @@ def set_up_logs(format: Format, level: int) -> None:
         root.removeHandler(_lines)
         _lines.end()
     is_json = format == "json" or (format == "auto" and "KUBERNETES_SERVICE_HOST" in os.environ)
-    _lines = _Lines()
+    _lines = _Lines(kept)
     _lines.setFormatter(_Formatter(_as_json if is_json else _as_text))
     guard_logging()
     root.addHandler(_lines)
@@ -166,8 +167,9 @@ class _Lines(logging.Handler):
     releases the lock of a process that dies.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int) -> None:
         super().__init__()
+        self._kept = kept
         self._fd: int | None = None
         with suppress(AttributeError, OSError, ValueError):  # no stderr, or one without a file
             self._fd = os.dup(sys.stderr.fileno())
@@ -176,17 +178,13 @@ class _Lines(logging.Handler):
         self._is_cut = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
+        """Write one record, and keep it if the code of a task has logged it."""
+        subject = current_subject() if self._kept else None
+        if subject is not None and not f"{record.name}.".startswith(f"{_OURS}."):
+            subject.keep_line(_formatted(record, _OF_A_TASK), self._kept)
         if self._fd is None:
             return
-        try:
-            line = self.format(record)
-        except Exception as error:  # the arguments do not fit, or their own code fails
-            where = f"{record.filename}:{record.lineno}"
-            problem = f"log line cannot be formatted: at={where} error={type(error).__name__}"
-            plain = (record.name, record.levelno, record.pathname, record.lineno, problem, (), None)
-            line = self.format(logging.LogRecord(*plain))
-        data = line.encode("utf-8", "backslashreplace") + b"\n"
+        data = _formatted(record, self).encode("utf-8", "backslashreplace") + b"\n"
         with suppress(OSError):
             if self._may_block:
                 self._write_in_time(self._fd, data)
@@ -268,15 +266,18 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
-        fields = _of_structlog(record) or self._of_logging(record)
-        fields = {f"extra_{name}" if name in _OWN else name: fields[name] for name in fields}
-        # Mask before rendering: a secret that JSON has escaped would not be recognized.
-        fields = fields_without_secrets({**carried_texts(), **fields}, current_secrets())
+        fields = self._own(record, carried_texts())
         subject = current_subject()
         if subject is not None:
             fields.update(task_id=subject.id, task=subject.name, attempt=subject.attempt)
         fields.update(current_ids())
         return self._render(record, fields)
+
+    def _own(self, record: logging.LogRecord, more: Mapping[str, str]) -> _Fields:
+        fields = _of_structlog(record) or self._of_logging(record)
+        fields = {f"extra_{name}" if name in _OWN else name: fields[name] for name in fields}
+        # Mask before rendering: a secret that JSON has escaped would not be recognized.
+        return fields_without_secrets({**more, **fields}, current_secrets())
 
     def _of_logging(self, record: logging.LogRecord) -> _Fields:
         """Return message, ``extra`` and traceback; an extra does not replace the message."""
@@ -289,6 +290,24 @@ class _Formatter(logging.Formatter):
         extra = {name: value for name, value in given if name not in _STANDARD}
         named = {f"extra_{name}" if name in fields else name: extra[name] for name in extra}
         return {**_bound_by_structlog(), **named, **fields}
+
+
+class _FormatterOfTask(_Formatter):
+    """Make a line for the log of one attempt, which names neither the attempt nor its trace."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        return _as_text(record, self._own(record, {}))
+
+
+def _formatted(record: logging.LogRecord, by: logging.Handler | logging.Formatter) -> str:
+    try:
+        return by.format(record)
+    except Exception as error:  # the arguments do not fit, or their own code fails
+        where = f"{record.filename}:{record.lineno}"
+        problem = f"log line cannot be formatted: at={where} error={type(error).__name__}"
+        plain = (record.name, record.levelno, record.pathname, record.lineno, problem, (), None)
+        return by.format(logging.LogRecord(*plain))
 
 
 def _of_structlog(record: logging.LogRecord) -> _Fields | None:
@@ -333,3 +352,6 @@ def _as_text(record: logging.LogRecord, fields: _Fields) -> str:
 def _utc(seconds: float) -> str:
     moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return moment.replace("+00:00", "Z")
+
+
+_OF_A_TASK = _FormatterOfTask(_as_text)

@@ -33,6 +33,7 @@ from nonet.worker.attempt.burials import Burials
 from nonet.worker.attempt.conclusion import Concluder, Conclusion, Ended
 from nonet.worker.attempt.crashes import WITH_WORKER
 from nonet.worker.attempt.execute import Tools, execute, identify
+from nonet.worker.attempt.log_keeping import INTERVAL_SECONDS, keep_log, with_new_lines
 from nonet.worker.attempt.place import Place, place_of
 from nonet.worker.attempt.settle import Settler, is_plain_success
 from nonet.worker.attempt.watched_leases import WatchedLeases
@@ -251,6 +252,13 @@ class Runner:
             self.freed.clear()
             await self.freed.wait()
 
+    async def keep_logs(self) -> float:
+        """Store what running attempts have logged; return the seconds until the next call."""
+        await asyncio.gather(
+            *(keep_log(attempt, self._client) for attempt in with_new_lines(self._running))
+        )
+        return INTERVAL_SECONDS
+
     # ---- one delivery: identify → place → execute → conclude → settle → forget ------------------
 
     async def _run(self, attempt: Attempt) -> None:
@@ -276,6 +284,8 @@ class Runner:
         if conclusion is None or is_abandoned:  # `_end` settles the abandoned ones
             return
         self._leave_slot(attempt, conclusion)
+        if attempt.context.log is not None:
+            await keep_log(attempt, self._client, conclusion)
         if is_plain_success(attempt, conclusion):
             answered = partial(self._answered, attempt, conclusion)
             self.settler.broker.settle_done(attempt.delivery, conclusion.document, answered)

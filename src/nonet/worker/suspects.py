@@ -35,7 +35,7 @@ from nonet.worker.attempt.conclusion import Ended
 from nonet.worker.children.children import Children
 from nonet.worker.children.forking import Child, ForkServerError
 from nonet.worker.children.isolated import Isolated, crash_of
-from nonet.worker.children.wire import Admit, Concluded, Exited, Progressed
+from nonet.worker.children.wire import Admit, Concluded, Exited, Logged, Progressed
 
 # fetch.lua has the same two numbers.
 _STRONG = 2
@@ -331,7 +331,7 @@ class _Group:
                 elif isinstance(message, Admit) and message.fence in self._running:
                     attempt = self._running[message.fence].attempt
                     self._child.channel.send(await self._isolated.admitted(attempt, message))
-                elif isinstance(message, Progressed) and message.fence in self._running:
+                elif isinstance(message, Progressed | Logged) and message.fence in self._running:
                     self._isolated.report(self._running[message.fence].attempt, message)
                 elif isinstance(message, Concluded) and message.fence in self._running:
                     self._leave(message.fence).end(message.conclusion)

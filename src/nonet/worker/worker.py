@@ -175,6 +175,8 @@ class Worker(Observed):
                 running.add(loops.create_task(every(stop, "descriptors", Descriptors().look)))
             if self._client.settings.metrics_port:
                 running.add(loops.create_task(every(stop, "round trip", self._measure)))
+            if self._client.settings.task_log_bytes:
+                running.add(loops.create_task(every(stop, "logs", self._runner.keep_logs)))
             if self._sql is not None:
                 running.add(loops.create_task(every(stop, "SQL", self._sql.look)))
             await wind_up(stop, running)

@@ -121,6 +121,18 @@ async def test_the_last_report_is_shown(
     assert listed == [second]
 
 
+async def test_only_the_owner_of_a_task_adds_to_its_log(broker: Broker, delivery: Delivery) -> None:
+    """Lines of the last 20 attempts are kept, for a time; another task with the id begins anew."""
+    await broker.client.hset("{test}:l:a", 7, "of an earlier task")
+    for attempt in range(1, 23):
+        assert await broker.keep_log(delivery, attempt, f"line {attempt}", 60)
+    assert await broker.logs("a") == {n: f"line {n}" for n in range(3, 23)}
+    assert 0 < await broker.client.ttl("{test}:l:a") <= 60
+    await broker.settle(delivery, "retry", FAILED, text="ValueError: no")
+    assert not await broker.keep_log(delivery, 1, "late", 60)
+    assert len(await broker.logs("a")) == 20
+
+
 async def test_a_new_attempt_starts_without_progress(
     broker: Broker, results: Results, delivery: Delivery
 ) -> None:

@@ -195,6 +195,9 @@ async def show(
     if letter.history:
         print_text("\nattempts")
         print_table([], [_cells(attempt) for attempt in letter.history])
+    for attempt in letter.history:
+        if attempt.log:
+            print_text(f"\nlog of attempt {attempt.attempt}\n{attempt.log}")
     if letter.traceback:
         print_text(f"\n{letter.traceback}")
 

@@ -160,6 +160,18 @@ class Broker(Fetching, Holds):
         share = "" if fraction is None else f"{fraction:.4f}"
         return bool(await self.scripts.run("report_progress", *ids, share, text) == b"OK")
 
+    async def keep_log(
+        self, delivery: Delivery, attempt: int, lines: str, ttl_seconds: float
+    ) -> bool:
+        """Keep the last lines that an attempt has logged; return False if it lost the task."""
+        ids, ttl_ms = (delivery.id, delivery.gen, delivery.fence), round(1000 * ttl_seconds)
+        return bool(await self.scripts.run("keep_log", *ids, attempt, lines, ttl_ms) == b"OK")
+
+    async def logs(self, id: str) -> dict[int, str]:
+        """Read the kept lines of a task by the numbers of its attempts; they may be encrypted."""
+        found: dict[bytes, bytes] = await self.client.hgetall(f"{self.prefix}l:{id}")
+        return {int(number): found[number].decode() for number in sorted(found, key=int)}
+
     async def history(self, id: str) -> list[bytes]:
         """Read the error documents of the failed attempts of a live task, oldest first."""
         return list(await self.client.lrange(f"{self.prefix}h:{id}", 0, -1))

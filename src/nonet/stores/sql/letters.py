@@ -174,7 +174,9 @@ def letter_of(row: sa.Row[Any], cipher: Cipher, **absent: Any) -> DeadLetter:
 
 
 def _decrypted(attempt: Mapping[str, Any], id: str, cipher: Cipher) -> Mapping[str, Any]:
-    """Decrypt the error of an attempt; the class name before it is not encrypted."""
+    """Decrypt error and log of an attempt; the class name before the error is not encrypted."""
+    if log := attempt.get("log"):
+        attempt = {**attempt, "log": cipher.decrypt_text(str(log), id, "log")}
     error_type, mark, text = str(attempt.get("error", "")).partition(f": {MARK}")
     if not mark:
         return attempt

@@ -163,6 +163,7 @@ class Burials(Lane):
                     attempt.delivery,
                     document,
                     history,
+                    await self._settler.broker.logs(attempt.delivery.id),
                     self._client.registry,
                     policy,
                     cipher=self._settler.cipher,

@@ -31,6 +31,7 @@ from nonet.worker.attempt.around import error_of
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.attempt.execute import Tools, carry_out, identify
+from nonet.worker.attempt.log_keeping import INTERVAL_SECONDS, with_new_lines
 from nonet.worker.children.board import Board
 from nonet.worker.children.process_usage import begin_peak, has_children, peak
 from nonet.worker.children.wire import (
@@ -42,6 +43,7 @@ from nonet.worker.children.wire import (
     Cut,
     Hello,
     Judge,
+    Logged,
     Message,
     Progressed,
     Run,
@@ -98,7 +100,9 @@ class _Serving:
         """Process messages until the worker closes the connection."""
         await self._channel.open(connection)
         self._channel.send(Hello())
+        logs = asyncio.create_task(self._send_logs())
         await self._closed.wait()
+        logs.cancel()
         for work in self._work:
             work.cancel()
 
@@ -152,6 +156,7 @@ class _Serving:
             conclusion.is_left_over = True
         else:
             attempt.context.remove_workdir()
+        self._send_log(attempt)
         if conclusion.settlement is not DONE and attempt.context.reported is not None:
             # The worker makes this result document. The newest report may still wait in here.
             self._report(delivery.fence, *attempt.context.reported)
@@ -160,6 +165,17 @@ class _Serving:
     def _report(self, fence: str, fraction: float | None, text: str) -> None:
         # Sent at once, even if the code of the attempt blocks this event loop.
         self._channel.send(Progressed(fence, fraction, text))
+
+    async def _send_logs(self) -> None:
+        """Send what running attempts log, so that the worker has it if this process dies."""
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            for attempt in with_new_lines(self._attempts.values()):
+                self._send_log(attempt)
+
+    def _send_log(self, attempt: Attempt) -> None:
+        if attempt.context.log is not None:
+            self._channel.send(Logged(attempt.delivery.fence, attempt.context.log.take()))
 
     async def _outcome(self, attempt: Attempt, version: str) -> Outcome:
         try:

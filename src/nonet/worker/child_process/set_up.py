@@ -44,7 +44,8 @@ def prepare(app: AsyncApplication) -> None:
 def set_up_process(set_up: SetUp) -> None:
     """Take over the import path of the worker, and how it logs."""
     sys.path[:] = set_up.path
-    set_up_logs(set_up.settings["log_format"], set_up.log_level)
+    settings = set_up.settings
+    set_up_logs(settings["log_format"], set_up.log_level, settings["task_log_bytes"])
     describe_process(**set_up.about)
     with suppress(ImportError):  # the worker has logged that the extra is missing
         if are_traces_wanted():

@@ -23,6 +23,7 @@ from nonet.base.loop import uncancel
 from nonet.base.messages.message import Usage
 from nonet.client.client import Client
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
+from nonet.tasks.log_tail import LogTail
 from nonet.telemetry.running_middleware import MOST_SECONDS
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.attempt import Attempt, Stage
@@ -40,6 +41,7 @@ from nonet.worker.children.wire import (
     Exited,
     Guard,
     Judge,
+    Logged,
     Progressed,
     Run,
     Unguard,
@@ -184,7 +186,7 @@ class Isolated:
                     kill = self.stop(child, attempt, kill)
                     continue
                 is_own = getattr(message, "fence", "") == attempt.delivery.fence
-                if isinstance(message, Progressed) and is_own:
+                if isinstance(message, Progressed | Logged) and is_own:
                     self.report(attempt, message)
                 elif message is None:
                     return await asyncio.shield(self._children.exit_of(child))
@@ -199,10 +201,14 @@ class Isolated:
         refused = await self._admit(attempt, asked.lines)
         return Admitted(asked.fence, attempt.locks, attempt.held, refused)
 
-    def report(self, attempt: Attempt, progressed: Progressed) -> None:
-        """Store the progress that a child reports."""
+    def report(self, attempt: Attempt, reported: Progressed | Logged) -> None:
+        """Store the progress that a child reports, or take over what it has logged."""
+        if isinstance(reported, Logged):
+            attempt.context.log = attempt.context.log or LogTail(0, 0)
+            attempt.context.log.replace(reported.lines)
+            return
         attempt.context.serve_with(self._client)
-        attempt.context.progress(progressed.fraction, progressed.text)
+        attempt.context.progress(reported.fraction, reported.text)
 
     def stop(
         self, child: Child, attempt: Attempt, kill: asyncio.TimerHandle | None

@@ -245,6 +245,13 @@ class Progressed(Message, frozen=True):
     text: str
 
 
+class Logged(Message, frozen=True):
+    """The last lines that the code of the attempt has logged; sent now and then, and at its end."""
+
+    fence: str
+    lines: str
+
+
 class Concluded(Message, frozen=True):
     """The attempt has ended, or the retry policy has answered `Judge`.
 
@@ -258,7 +265,7 @@ class Concluded(Message, frozen=True):
     has_processes: bool = False
 
 
-FromChild = Hello | Admit | Progressed | Concluded
+FromChild = Hello | Admit | Progressed | Logged | Concluded
 
 _ENCODER = msgspec.msgpack.Encoder()
 FOR_FORK_SERVER = msgspec.msgpack.Decoder(ToForkServer)

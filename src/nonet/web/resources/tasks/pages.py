@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Any, get_args
 
@@ -11,8 +12,9 @@ from fastapi.responses import RedirectResponse, Response
 
 from nonet.base.errors import ConflictError, InvalidArgumentsError, NotFoundError
 from nonet.base.plain import plain
-from nonet.operate import dead_letters, delayed, history, tasks
+from nonet.operate import dead_letters, delayed, history, logs, tasks
 from nonet.operate.lists import Searched
+from nonet.operate.logs import AttemptLog
 from nonet.operate.task_details import TaskReport
 from nonet.operate.tasks import LiveQuery, LiveState
 from nonet.rules.findings import remedies
@@ -126,6 +128,7 @@ async def _render(
         task=report.status,
         why=explained,
         facts=facts,
+        logged=await _logged(site, report.status.id),
         workflow=await _workflow_of(site, report.status.id),
         why_not_again=report.why_not_again(site.registry),
         labels=mask_names(report.envelope.labels) if report.envelope else {},
@@ -143,6 +146,13 @@ async def _explained(
         with suppress(NotFoundError):
             return await site.explain(report.status.id, who)
     return None, None
+
+
+async def _logged(site: Site, id: str) -> Sequence[AttemptLog]:
+    """Return what a task has logged, of each attempt, the newest first."""
+    with suppress(NotFoundError):
+        return (await site.read(logs.get, site.client, id)).attempts[::-1]
+    return ()
 
 
 async def _workflow_of(site: Site, id: str) -> str:

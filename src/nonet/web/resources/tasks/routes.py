@@ -10,9 +10,10 @@ from fastapi import Header, Query
 from fastapi.responses import Response
 from pydantic import Field, StringConstraints
 
-from nonet.operate import history, tasks
+from nonet.operate import history, logs, tasks
 from nonet.operate.audited import Cancelled
 from nonet.operate.lists import Searched
+from nonet.operate.logs import TaskLog
 from nonet.operate.tasks import Arguments, CancelledMany, LiveQuery, Outcome
 from nonet.rules.findings.explanation import Explanation
 from nonet.rules.permissions import Action, Principal
@@ -150,6 +151,12 @@ async def get_arguments(id: TaskId, site: SiteOf, who: Revealer) -> Arguments:
 async def explain_task(id: TaskId, site: SiteOf, who: Knower) -> Explanation:
     """Explain where a task is, or the first thing that keeps it from running."""
     return (await site.explain(id, who))[0]
+
+
+@api.get("/tasks/{id:path}/log")
+async def get_log(id: TaskId, site: SiteOf, who: Viewer) -> TaskLog:
+    """Return the last lines that the code of a task has logged, attempt by attempt."""
+    return await logs.get(site.client, id)
 
 
 @api.get("/tasks/{id:path}")
