@@ -37,7 +37,7 @@ from nonet.rules.limits import LimitRule, Location, read_limits, written_limits
 from nonet.rules.outcomes import summarize
 from nonet.rules.routing import OTHERS
 from nonet.tasks.locks import MOST_ITEMS
-from nonet.tasks.retry import RetryPolicyBase
+from nonet.tasks.retry import RetryPolicyBase, with_errors_of
 from nonet.tasks.schedules import (
     CatchUp,
     Overlap,
@@ -242,6 +242,10 @@ class RetryPolicyConfig(Section):
             place, reason = problems[0]
             raise ConfigurationError(f"retry policy {self.class_}: {dotted(place)}: {reason}")
         return made
+
+    def adapted(self, policy: RetryPolicyBase, of_class: RetryPolicyBase) -> RetryPolicyBase:
+        """Return the built policy for a class, with the errors that its own policy names."""
+        return with_errors_of(policy, of_class)
 
 
 class TaskOverride(Section):

@@ -166,7 +166,7 @@ class Overrides:
             sourced |= _sourced(override.at, override.values, _FIELDS)
             if override.values.retry_policy is not None:
                 policy = self._policy(override, override.values.retry_policy)
-                policy = _with_errors_of(task_class.cls, policy)
+                policy = override.values.retry_policy.adapted(policy, task_class.cls.retry_policy)
                 sourced["retry_policy"] = _Sourced(lambda: policy, sourced["retry_policy"].origin)
         if size is not None:
             sourced["size"] = _Sourced(size, SIZE)
@@ -310,12 +310,6 @@ def _effective(
         *(f"{limit} of {name}" if origins[limit] == CLASS else origins[limit] for limit in _TIMES),
     )
     return Effective(**values, time=time, origins=origins)
-
-
-def _with_errors_of(cls: type[BaseTask], policy: RetryPolicyBase) -> RetryPolicyBase:
-    from nonet.tasks.retry import with_errors_of  # it imports pydantic
-
-    return with_errors_of(policy, cls.retry_policy)
 
 
 def _isolation(sourced: Mapping[str, _Sourced]) -> _Sourced:
