@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     )
     from nonet.tasks.runs import (
         Signalled as Signalled,
+        StepResult as StepResult,
         StepStatus as StepStatus,
         WorkflowRun as WorkflowRun,
         WorkflowStatus as WorkflowStatus,
@@ -183,7 +184,7 @@ _HOMES = {
     "tasks.task": (
         "BaseTask Given Isolation PeriodicBaseTask PeriodicVoAwareBaseTask TaskWithOptions"
     ),
-    "tasks.runs": "Signalled StepStatus WorkflowRun WorkflowStatus",
+    "tasks.runs": "Signalled StepResult StepStatus WorkflowRun WorkflowStatus",
     "tasks.unique": "Unique UniqueMode",
     "tasks.steps": "PREVIOUS Step ended failed",
     "tasks.workflows": "Workflow chain chord group",

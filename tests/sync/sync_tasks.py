@@ -6,7 +6,7 @@ import asyncio
 
 from waits import WAIT_SECONDS
 
-from nonet import BaseTask, Isolation, Size, context, task
+from nonet import BaseLock, BaseTask, Isolation, MutexLock, Size, context, task
 
 
 class Add(BaseTask):
@@ -16,6 +16,16 @@ class Add(BaseTask):
 
     async def execute(self) -> int:
         return self.a + self.b
+
+
+class Locked(Add):
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        return [MutexLock("job", self.a)]
+
+    async def execute(self) -> int:
+        await asyncio.sleep(self.b)
+        return self.a
 
 
 class Kept(Add):

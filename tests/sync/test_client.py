@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import inspect
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
+from redis import Redis
 from sync.conftest import settings_of
 from sync.sync_tasks import Add, Fail, Sum, Wait, nested, nested_in_child
-from waits import WAIT_SECONDS
+from waits import WAIT_SECONDS, wait_until
 
 import nonet
 from nonet import (
@@ -23,6 +25,8 @@ from nonet import (
     NotFoundError,
     ResultUnavailable,
     TaskFailed,
+    UnknownTaskError,
+    chain,
 )
 from nonet.client.client import Program
 from nonet.client.schedules import Schedules, SyncSchedules
@@ -90,6 +94,82 @@ def test_a_failure_raises(served: nonet.SyncNonet) -> None:
         served.result("nobody", timeout=1)
     with pytest.raises(NotFoundError):
         served.status("nobody")
+
+
+SMALL = {"size": "small"}
+
+
+@pytest.fixture
+def without_code(served_environment: dict[str, str]) -> Iterator[nonet.SyncNonet]:
+    """A program that has loaded no task."""
+    settings = settings_of(served_environment)
+    with nonet.SyncNonet(settings, load_tasks=False) as opened:
+        yield opened
+
+
+def test_a_program_without_the_code_submits_by_name(
+    without_code: nonet.SyncNonet, served: nonet.SyncNonet
+) -> None:
+    """A worker checks the arguments and takes the locks; the program says the size."""
+    handle = without_code.submit_by_name("sync_tasks:Add", {"a": 1, "b": 2}, labels=SMALL)
+    assert without_code.handle(str(handle)).result(WAIT_SECONDS) == 3
+    first = without_code.submit_by_name("sync_tasks:Locked", {"a": 7, "b": 3600}, labels=SMALL)
+    wait_until(lambda: first.status().state == "running", "it runs")
+    second = without_code.submit_by_name("sync_tasks:Locked", {"a": 7}, labels=SMALL)
+    wait_until(lambda: second.status().state == "waiting", "it waits for the lock of the first")
+    assert second.status().blocker == "lock:mutex:job:7"
+    first.cancel()
+    assert second.result(WAIT_SECONDS) == 7
+    wrong = without_code.submit_by_name("sync_tasks:Add", {"x": 1}, labels=SMALL)
+    with pytest.raises(TaskFailed, match=r"dead \(arguments\).*Extra inputs are not"):
+        wrong.result(WAIT_SECONDS)
+    with pytest.raises(InvalidArgumentsError, match="its size is unknown: pass labels="):
+        without_code.submit_by_name("sync_tasks:Add", {"a": 1})
+    with pytest.raises(UnknownTaskError, match="unknown task 'Add'"):
+        without_code.submit_by_name("Add", {"a": 1}, labels=SMALL)
+    with pytest.raises(InvalidArgumentsError, match="x: Extra"):
+        served.submit_by_name("Add", {"x": 1})
+    assert served.submit_by_name("Add", {"a": 4}).result(WAIT_SECONDS) == 4
+
+
+def test_arguments_are_encrypted_if_the_program_has_a_key(environment: dict[str, str]) -> None:
+    """It cannot know whether the class is encrypted."""
+    key = f"2026:{base64.b64encode(bytes(32)).decode()}"
+    settings = settings_of(environment | {"NONET_ENCRYPTION_KEYS": key})
+    with nonet.SyncNonet(settings, load_tasks=False) as app:
+        app.submit_by_name("mail:Send", {"to": "ann-the-secret"}, id="mine", labels=SMALL)
+    with Redis.from_url(environment["NONET_REDIS_URL"]) as redis:
+        record = redis.get("{test}:t:mine")
+    assert record and b"mail:Send" in record and b"ann-the-secret" not in record
+
+
+def test_a_result_has_a_default(served: nonet.SyncNonet, app: nonet.SyncNonet) -> None:
+    """Instead of any error that says that there is no result, or none yet."""
+    assert Fail().schedule_sync().result(WAIT_SECONDS, default=None) is None
+    assert served.handle("nobody").result(default=7) == 7
+    assert app.submit(Add(1)).result(timeout=0, default="later") == "later"
+    assert not served.handle("nobody").created
+
+
+def test_the_status_of_an_ended_task_says_where_and_when_it_ran(served: nonet.SyncNonet) -> None:
+    """As long as the history has it."""
+    handle = Add(1).schedule_sync()
+    handle.result(WAIT_SECONDS)
+    status = handle.status()
+    assert status.submitted and status.started and status.finished
+    assert status.submitted <= status.started
+    assert (status.stream, "@" in status.worker) == ("normal:small", True)
+
+
+def test_the_results_of_a_workflow_have_names(served: nonet.SyncNonet) -> None:
+    """Those of its ended steps, in the order of their places."""
+    run = served.submit_workflow(chain(Add(1, 2), Fail(), Add(3)))
+    run.wait(WAIT_SECONDS)
+    found = [(one.place, one.name, one.state, one.value, one.error) for one in run.results()]
+    assert found[:2] == [
+        ("0", "sync_tasks:Add", "done", 3, ""),
+        ("1", "sync_tasks:Fail", "dead", None, "ValueError: no"),
+    ]
 
 
 FORWARDED: dict[str, tuple[Callable[[nonet.SyncNonet], Any], Any]] = {

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
@@ -35,8 +36,10 @@ from nonet.base.messages.terms import (
 )
 from nonet.base.streams import Priority, Size
 from nonet.client.live import LiveConfig
+from nonet.config.overrides import CLASS
 from nonet.rules.fairness import inherited_labels, tenant_of
 from nonet.stores.queue.submissions import Submission
+from nonet.tasks.arguments import Arguments
 from nonet.tasks.carried import carried_problem, carried_texts
 from nonet.tasks.execution import running_context
 from nonet.tasks.middleware import Middlewares, OutgoingTask
@@ -60,6 +63,36 @@ if TYPE_CHECKING:
     from nonet.tasks.schedules import TaskScheduleBase
 
 _Named = TypeVar("_Named", bound=StrEnum)
+
+
+class _Unloaded(BaseTask):
+    """Stands for a class that this process has not loaded."""
+
+    def execute(self) -> None:
+        """Only workers run its tasks."""
+
+
+class Unloaded(Given[Any]):
+    """A task of a class that this process has not loaded.
+
+    Args:
+        name: full name of the class.
+        values: its arguments by name.
+    """
+
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        self.task_class = _stand_in(name)
+        super().__init__(self.task_class.cls, values)
+
+
+@lru_cache(maxsize=1000)
+def _stand_in(name: str) -> TaskClass:
+    cls = type(name.rpartition(":")[2], (_Unloaded,), {})
+    return TaskClass(name, cls, "", Arguments(cls, name))
+
+
+def _is_unloaded(task_class: TaskClass) -> bool:
+    return issubclass(task_class.cls, _Unloaded)
 
 
 class Envelopes:
@@ -164,6 +197,8 @@ class Envelopes:
 
     def _class_of(self, task: BaseTask | Given[Any]) -> TaskClass:
         registry = self._registry
+        if isinstance(task, Unloaded):
+            return task.task_class
         return registry.of_class(task.cls) if isinstance(task, Given) else registry.of(task)
 
     def _around(
@@ -244,7 +279,11 @@ class Envelopes:
     def _sealed(self, task_class: TaskClass, content: Envelope) -> bytes:
         """Third step: encrypt, encode and sign the envelope."""
         cipher = self._cipher
-        if cipher is not None and (task_class.cls.encrypted or cipher.everything):
+        if cipher is not None and (
+            task_class.cls.encrypted
+            or cipher.everything
+            or (cipher.keys and _is_unloaded(task_class))
+        ):
             content = _encrypted(content, cipher)
         try:
             envelope = self._signer.signed(encode(content))
@@ -377,13 +416,21 @@ class Envelopes:
 
     def _stream(self, task_class: TaskClass, vo: str, labels: Mapping[str, Any]) -> str:
         own = self._live_config.overrides.stream(task_class, vo)
-        if not labels and (stream := _STREAMS.get(own)):
+        if not labels and (stream := _STREAMS.get(own)) and not _is_unloaded(task_class):
             return stream
         try:
             priority = _one_of(Priority, labels.get("priority", own[0]))
             size = _one_of(Size, labels.get("size", own[1]))
         except ValueError as error:
             raise InvalidArgumentsError(task_class.name, [f"label: {error}"]) from None
+        if _is_unloaded(task_class) and "size" not in labels:
+            effective = self._live_config.overrides.effective(task_class, vo)
+            if effective.origins["size"] == CLASS:
+                problem = (
+                    "its class is not loaded here, so its size is unknown: pass labels={'size': …},"
+                    " or set the size of the class in the configuration"
+                )
+                raise InvalidArgumentsError(task_class.name, [problem])
         return _STREAMS[priority, size]
 
     def _start_by(self, task_class: TaskClass, vo: str, wanted: StartBy, options: Options) -> str:

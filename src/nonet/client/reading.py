@@ -38,7 +38,8 @@ class Reading(InNamespace):
     async def status(self, id: str) -> TaskStatus:
         """Return the status of a task.
 
-        A durable task that is still in SQL only is ``delayed``, and its ``blocker`` says so.
+        A durable task that is still in SQL only is ``delayed``, and its ``blocker`` says so. After
+        the end of a task the history adds when it was submitted and started, and by which worker.
 
         Args:
             id: id or handle of the task.
@@ -52,7 +53,22 @@ class Reading(InNamespace):
         Example:
             print((await app.status(handle)).state)
         """
-        return await self._open(id).routing.find(lambda home: _status(home, id))
+        return await self._open(id).routing.find(lambda home: _whole_status(home, id))
+
+    def handle(self, id: str) -> Handle[Any]:
+        """Return the handle of a submitted task, for example of an id that you have stored.
+
+        Args:
+            id: id of the task; nothing is read before its methods are called.
+
+        Raises:
+            NotBoundError: the application is not open.
+
+        Example:
+            print(await app.handle("sum-1-2").result(timeout=0, default=None))
+        """
+        client: Any = self._open()  # a `Client`
+        return Handle(id, client, created=False)
 
     async def explain(self, id: str) -> Explanation:
         """Explain where a task is, or the first thing that keeps it from running.
@@ -295,6 +311,11 @@ async def _status(home: OpenNamespace, id: str) -> TaskStatus:
     if found is None:
         raise NotFoundError(unknown_task(id))
     return found
+
+
+async def _whole_status(home: OpenNamespace, id: str) -> TaskStatus:
+    """Return the status of a task, after its end with what the history has."""
+    return await home.stores.history.completed(await _status(home, id))
 
 
 async def _knowing(home: OpenNamespace, id: str) -> OpenNamespace:

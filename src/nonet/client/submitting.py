@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
-from nonet.base.errors import InvalidArgumentsError
+from nonet.base.errors import InvalidArgumentsError, NonetError
+from nonet.client.envelopes import Unloaded
 from nonet.client.groups import Policy, Spawned, open_group
 from nonet.client.namespace import InNamespace
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.handles import Handle, R
-from nonet.tasks.registry import Registry
+from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.task import (
     NO_OPTIONS,
     BaseTask,
@@ -67,6 +68,51 @@ class Submitting(InNamespace):
             if chosen.transaction is not None:
                 return (await home.send_within(chosen.transaction, [submission]))[0]
             return await home.send(submission, durable=durable, id_is_new=chosen.id is None)
+
+    async def submit_by_name(
+        self, name: str, arguments: Mapping[str, Any], **options: Unpack[SubmitOptions]
+    ) -> Handle[Any]:
+        """Submit a task of a class that this program need not have.
+
+        If the class is loaded here, this is `submit` with an instance of it. If not, nothing checks
+        the arguments before a worker does: a task with wrong ones ends dead, with reason
+        ``arguments``. They are encrypted if this process has a key. A worker takes the locks, and
+        the program says what the class would:
+
+        - ``labels={"size": "small"}``, unless the configuration sets the size of the class;
+          ``priority`` is NORMAL unless a label or the configuration sets it;
+        - `start_by` and `unique`, if it has any. A durable class is not kept in SQL.
+
+        Args:
+            name: full name of the class, ``category:Class``; a bare name if the class is loaded.
+            arguments: the arguments of its constructor by name.
+            options: as for `submit`.
+
+        Raises:
+            UnknownTaskError: the name is not a full one, and no such class is loaded here.
+            InvalidArgumentsError: an argument or option is invalid; nothing was submitted.
+            NotBoundError, AdmissionRejected, BrokerFullError, ServerUnreachableError: as `submit`.
+
+        Example:
+            await app.submit_by_name("mail:SendMail", {"to": "ann"}, labels={"size": "small"})
+        """
+        home = self._open()
+        known = home.registry.find(name)
+        if known is None and ":" not in name:
+            known = home.registry.get(name)
+        if known is not None:
+            return await self.submit(bound(known, [], arguments), **options)
+        chosen = Options.from_mapping(options)
+        if chosen.transaction is not None:
+            problem = "transaction: only durable classes that are loaded here are kept in SQL"
+            raise InvalidArgumentsError(name, [problem])
+        if home.live_config.is_due:
+            await home.live_config.refresh()
+        with sending() as trace:
+            submission = home.envelopes.prepare(Unloaded(name, arguments), chosen, trace=trace)
+            if trace:
+                describe_sent([submission])
+            return await home.send(submission, durable=False, id_is_new=chosen.id is None)
 
     async def submit_many(
         self, tasks: Iterable[TaskOf[R]], **options: Unpack[SubmitManyOptions]
@@ -158,6 +204,22 @@ class Submitting(InNamespace):
         home = self._open()
         spawned = Spawned.of(children, callback, on_failure, policy, ttl_seconds)
         return await open_group(home, spawned)
+
+
+def bound(task_class: TaskClass, positional: list[Any], named: Mapping[str, Any]) -> BaseTask:
+    """Create a task from positional and named arguments.
+
+    Raises:
+        InvalidArgumentsError: they do not fit, or the constructor rejects them.
+    """
+    try:
+        task: BaseTask = task_class.arguments.bind(positional, named)
+    except NonetError:
+        raise
+    except Exception as error:  # the constructor of the class rejects them
+        problem = f"{type(error).__name__}: {error}"
+        raise InvalidArgumentsError(task_class.name, [problem]) from error
+    return task
 
 
 def is_durable(task: BaseTask, transaction: Any, registry: Registry) -> bool:

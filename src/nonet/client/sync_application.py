@@ -221,6 +221,9 @@ class SyncNonet(Application):
     @_submitting(Program.submit)
     def submit(self) -> None: ...
 
+    @_submitting(Program.submit_by_name)
+    def submit_by_name(self) -> None: ...
+
     @_submitting(Program.submit_many)
     def submit_many(self) -> None: ...
 
@@ -257,6 +260,17 @@ class SyncNonet(Application):
             assert app.result(handle, timeout=30) == 3
         """
         return complete(self._client().result(id, timeout=timeout))
+
+    def handle(self, id: str) -> SyncHandle[Any]:
+        """Return the handle of a submitted task, for example of an id that you have stored.
+
+        Args:
+            id: id of the task; nothing is read before its methods are called.
+
+        Example:
+            print(app.handle("sum-1-2").result(timeout=0, default=None))
+        """
+        return SyncHandle(id, self, created=False)
 
     @_blocking(Program.explain)
     def explain(self) -> None: ...
@@ -296,6 +310,9 @@ class SyncNonet(Application):
 
     @_blocking(Program.workflow_ended)
     def workflow_ended(self) -> None: ...
+
+    @_blocking(Program.workflow_results)
+    def workflow_results(self) -> None: ...
 
     @_blocking(Program.step_result)
     def step_result(self) -> None: ...

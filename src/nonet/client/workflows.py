@@ -35,7 +35,7 @@ from nonet.stores.queue.results import Ended, parse_ended
 from nonet.stores.queue.workflows import NewWorkflow, step_id
 from nonet.tasks.execution import TaskContext, running_context
 from nonet.tasks.handles import ChildResult
-from nonet.tasks.runs import Signalled, StepStatus, WorkflowRun, WorkflowStatus
+from nonet.tasks.runs import Signalled, StepResult, StepStatus, WorkflowRun, WorkflowStatus
 from nonet.tasks.steps import EVENT, Event, Step
 from nonet.tasks.task import Options
 from nonet.tasks.workflows import Workflow, step_terms
@@ -144,6 +144,14 @@ class InWorkflows(InNamespace):
             id: id of the workflow.
         """
         return await self._open().routing.find(lambda home: _status_of_steps(home, id))
+
+    async def workflow_results(self, id: str) -> list[StepResult]:
+        """Return how the steps of a workflow ended; see `WorkflowRun.results`.
+
+        Args:
+            id: id of the workflow.
+        """
+        return await self._open().routing.find(lambda home: _results_of_steps(home, id))
 
     async def workflow_ended(self, id: str, timeout: float | None = None) -> WorkflowStatus:
         """Wait for the end of a workflow; see `WorkflowRun.wait`.
@@ -397,6 +405,19 @@ async def _status_of_steps(home: OpenNamespace, id: str) -> list[StepStatus]:
             home.stores.workflows, home.stores.results, id, graph, list(graph)
         )
     ]
+
+
+async def _results_of_steps(home: OpenNamespace, id: str) -> list[StepResult]:
+    """Return how the steps of a workflow ended; see `WorkflowRun.results`."""
+    await home.stores.workflows.status(id)
+    graph = await home.stores.workflows.graph(id)
+    found = []
+    ends = await home.stores.workflows.results(id, list(graph))
+    for (place, (name, _)), ended in zip(graph.items(), ends, strict=True):
+        if ended is not None:
+            one = child_result(step_id(id, place), ended, home.registry)
+            found.append(StepResult(one.id, place, name, one.state, one.value, one.error))
+    return found
 
 
 async def _wait_for(home: OpenNamespace, id: str, timeout: float | None) -> WorkflowStatus:

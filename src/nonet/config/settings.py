@@ -172,8 +172,8 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
         log_format: format of a daemon's log lines: ``console`` or ``json``; ``auto``: JSON in a
             Kubernetes pod, else ``console``.
         log_level: lowest level that a daemon logs: ``debug``, ``info``, ``warning`` or ``error``.
-        task_log_bytes: how much is kept, for `task-run logs`, of the last lines that the code of
-            an attempt logs, in bytes; 0: nothing. `log_lines` of a class bounds them, too.
+        task_log_bytes: how much is kept, for ``task-run logs``, of the last lines that the code of
+            an attempt logs, in bytes; 0: nothing. ``log_lines`` of a class bounds them, too.
         uvloop: run commands, daemons and child processes in uvloop where it is installed; False: in
             asyncio's event loop. A program that opens an application has its own loop.
         message_limit: longest envelope or result, in bytes.

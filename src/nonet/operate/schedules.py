@@ -16,12 +16,12 @@ from pydantic import Field
 from nonet.base.actor import who
 from nonet.base.durations import duration
 from nonet.base.errors import ConfigurationError, InvalidArgumentsError, NotFoundError
+from nonet.client.submitting import bound
 from nonet.operate.audited import audited
 from nonet.operate.calendar import FULL, Cell, day, following, only
 from nonet.operate.entry_state import State, held_back, state_of, why
 from nonet.operate.leader import NO_LEADER, LeaderView, leader_view
 from nonet.operate.lists import ListQuery, Page, Text, cut, view_of
-from nonet.operate.submitting import bound
 from nonet.rules.entry_names import DATABASE
 from nonet.rules.periodic import EntryStatus
 from nonet.rules.permissions import Action

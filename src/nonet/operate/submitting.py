@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from nonet.base.errors import ConflictError, InvalidArgumentsError, NonetError
+from nonet.base.errors import ConflictError
 from nonet.base.messages.repetition import Repeat
 from nonet.client.client import Client
 from nonet.client.submitting import is_durable
 from nonet.tasks.handles import Handle
-from nonet.tasks.registry import TaskClass
 from nonet.tasks.task import BaseTask, Options
 from nonet.telemetry.tracing import describe_sent, sending
-
-
-def bound(task_class: TaskClass, positional: list[Any], named: Mapping[str, Any]) -> BaseTask:
-    """Create a task from positional and named arguments.
-
-    Raises:
-        InvalidArgumentsError: they do not fit, or the constructor rejects them.
-    """
-    try:
-        task: BaseTask = task_class.arguments.bind(positional, named)
-    except NonetError:
-        raise
-    except Exception as error:  # the constructor of the class rejects them
-        problem = f"{type(error).__name__}: {error}"
-        raise InvalidArgumentsError(task_class.name, [problem]) from error
-    return task
 
 
 async def submit_each(

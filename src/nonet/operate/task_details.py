@@ -18,7 +18,6 @@ from nonet.stores.namespace.lock_board import LockStatus
 from nonet.stores.queue.details import TaskDetails, read_details
 from nonet.stores.queue.places import LIVE_STATES
 from nonet.stores.queue.results import error_line
-from nonet.stores.queue.workers import worker_names
 from nonet.stores.stores import Stores
 from nonet.tasks.handles import EndedTask, TaskStatus
 from nonet.tasks.locks import added_limiters
@@ -156,10 +155,9 @@ async def _status(id: str, client: Client, stores: Stores) -> tuple[TaskStatus |
     kept = await stores.history.find(id)
     if kept is None or not _is_end_of(kept.task, status):
         return status, None
-    prefix = stores.broker.scripts.prefix
-    names = await worker_names(stores.broker.client, prefix, [kept.task.worker])
-    ended = replace(kept.task, worker=names.get(kept.task.worker, ""))
-    return _with_history(status, ended), kept
+    known = status or _of_history(kept.task)
+    found = await stores.history.with_end(known, kept.task)
+    return replace(found, finished=kept.task.ended), kept
 
 
 def _is_end_of(task: EndedTask, status: TaskStatus | None) -> bool:
@@ -177,9 +175,8 @@ def _is_of(letter: DeadLetter, status: TaskStatus, kept: Kept | None) -> bool:
     return letter.task_class in ("", status.name) and len({*ends}) == 1
 
 
-def _with_history(status: TaskStatus | None, task: EndedTask) -> TaskStatus:
-    """Complete the status of an ended task."""
-    found = status or TaskStatus(
+def _of_history(task: EndedTask) -> TaskStatus:
+    return TaskStatus(
         id=task.id,
         name=task.name,
         state=task.state,
@@ -187,9 +184,6 @@ def _with_history(status: TaskStatus | None, task: EndedTask) -> TaskStatus:
         reason=task.reason,
         error=error_line(task.error_type, task.error),
         traceback=task.traceback,
-    )
-    return replace(
-        found, submitted=task.submitted, finished=task.ended, worker=task.worker, stream=task.stream
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, overload
 
 from typing_extensions import TypeVar
 
 from nonet.base import late_pydantic as pydantic
-from nonet.base.errors import ConflictError, NotBoundError, NotFoundError
+from nonet.base.errors import ConflictError, NotBoundError, NotFoundError, ResultError
 from nonet.base.messages.message import Usage
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 # The return type of `execute`. It defaults to Any, so that `Handle` means `Handle[Any]`.
 R = TypeVar("R", default=Any)
 R_co = TypeVar("R_co", covariant=True, default=Any)
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +58,16 @@ class TaskStatus:
         name: full class name, ``<category>:<Class>``; empty if unknown.
         state: ``queued``, ``delayed``, ``waiting``, ``running`` or ``dying``; after the end
             ``done``, ``dead``, ``cancelled`` or ``expired``.
-        stream: ``<priority>:<size>`` of the stream that it is read from; empty after the end.
+        stream: ``<priority>:<size>`` of the stream that it is read from.
         attempt: number of attempts, including the running one; after the end, the number of the
             attempt that ended it (0: it never ran).
-        submitted: time of the first submission, by the clock of Redis; None after the end.
+        submitted: time of the first submission, by the clock of Redis; after the end None, if the
+            history (``NONET_HISTORY``) no longer has the task. So are `started`, `stream` and
+            `worker`.
         due: when a delayed task will be queued, or the dead letter of a dying one tried again;
             None for other tasks.
         finished: time of the end, by the clock of the worker; None before the end.
-        worker: ``pid@host`` of the worker that runs it.
+        worker: ``pid@host`` of the worker that runs it, or ended it.
         worker_deaths: number of workers that died while running it.
         blocker: why it does not run: the lock that a waiting task waited for last, or the steps
             before it in its workflow; the error of SQL for a dying task; for a durable task that is
@@ -78,7 +82,8 @@ class TaskStatus:
             without values of variables. Empty if there is none, and in lists.
         progress: how far the running attempt is, or the last one was when the task ended; None if
             it has not reported that.
-        started: since when a running task runs, by the clock of Redis; otherwise None.
+        started: since when a running task runs, by the clock of Redis; of an ended one, when its
+            last attempt began; otherwise None.
         waits_since: since when a queued or waiting task waits for a worker, a lock or the steps
             before it, by the clock of Redis; otherwise None.
         workflow: id of the workflow whose step it is, or empty; empty after the end, too.
@@ -237,6 +242,15 @@ class TaskClient(Protocol):
         """Yield the progress of a task until it ends."""
 
 
+class NoDefault(Enum):
+    """The default of `default` in `Handle.result`: there is none, and errors are raised."""
+
+    NO_DEFAULT = "none: it raises"
+
+    def __repr__(self) -> str:
+        return str(self.value)
+
+
 class BoundId(str):
     """An id, and the client of the application that it came from.
 
@@ -359,11 +373,21 @@ class Handle(TaskId, Generic[R_co]):
         """
         return self._client.progress(self)
 
-    async def result(self, timeout: float | None = None) -> R_co:
+    @overload
+    async def result(self, timeout: float | None = None) -> R_co: ...
+
+    @overload
+    async def result(self, timeout: float | None = None, *, default: D) -> R_co | D: ...
+
+    async def result(
+        self, timeout: float | None = None, *, default: Any = NoDefault.NO_DEFAULT
+    ) -> Any:
         """Wait for the task to end and return what ``execute`` returned.
 
         Args:
             timeout: seconds; None waits without limit.
+            default: returned instead of raising an error below, except DeadlockError; with
+                ``timeout=0`` also while the task has not ended.
 
         Raises:
             TaskFailed: the task failed for good.
@@ -374,8 +398,12 @@ class Handle(TaskId, Generic[R_co]):
             TimeoutError: it has not ended in time.
             DeadlockError: it needs a lock that the waiting code holds.
         """
-        value: R_co = await self._client.result(self, timeout=timeout)
-        return value
+        try:
+            return await self._client.result(self, timeout=timeout)
+        except (ResultError, TimeoutError):
+            if default is NoDefault.NO_DEFAULT:
+                raise
+            return default
 
 
 class Unbound:

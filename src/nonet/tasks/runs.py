@@ -125,6 +125,32 @@ class Signalled:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """How a step of a workflow ended; see `WorkflowRun.results`.
+
+    Attributes:
+        id: id of its task.
+        place: its place in the workflow, the part of the id behind the last colon.
+        name: full name of its class.
+        state: its final state.
+        value: its result if it is ``done``.
+        error: the failure in one line, otherwise empty.
+
+    Example:
+        run = await chain(Add(1, 2), Add(3, 4)).submit()
+        await run.wait()
+        print({step.name: step.value for step in await run.results()})
+    """
+
+    id: str
+    place: str
+    name: str
+    state: str
+    value: Any = None
+    error: str = ""
+
+
 class WorkflowClient(Protocol):
     """The methods that a `WorkflowRun` calls on the client of the open application."""
 
@@ -133,6 +159,9 @@ class WorkflowClient(Protocol):
 
     async def workflow_steps(self, id: str) -> list[StepStatus]:
         """Return the steps of a workflow."""
+
+    async def workflow_results(self, id: str) -> list[StepResult]:
+        """Return how the steps of a workflow ended."""
 
     async def workflow_ended(self, id: str, timeout: float | None) -> WorkflowStatus:
         """Wait for the end of a workflow."""
@@ -188,6 +217,13 @@ class WorkflowRun(WorkflowId):
             ServerUnreachableError: Redis does not answer.
         """
         return await self._client.workflow_steps(self)
+
+    async def results(self) -> list[StepResult]:
+        """Return how the steps have ended that have, in the order of their places.
+
+        It waits for none; raises as `steps`.
+        """
+        return await self._client.workflow_results(self)
 
     async def wait(self, timeout: float | None = None) -> WorkflowStatus:
         """Wait until the workflow has ended, and return its state; a failed one raises nothing.

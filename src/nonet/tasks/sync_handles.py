@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, overload
 
-from nonet.tasks.handles import Progress, R_co, TaskId, TaskStatus
+from nonet.base.errors import ResultError
+from nonet.tasks.handles import D, NoDefault, Progress, R_co, TaskId, TaskStatus
 
 
 class SyncTaskClient(Protocol):
@@ -45,18 +46,29 @@ class SyncHandle(TaskId, Generic[R_co]):
         """Return the status of the task; raises as `nonet.Handle.status`."""
         return self._client.status(self)
 
-    def result(self, timeout: float | None = None) -> R_co:
+    @overload
+    def result(self, timeout: float | None = None) -> R_co: ...
+
+    @overload
+    def result(self, timeout: float | None = None, *, default: D) -> R_co | D: ...
+
+    def result(self, timeout: float | None = None, *, default: Any = NoDefault.NO_DEFAULT) -> Any:
         """Wait for the task to end and return what ``execute`` returned.
 
         Args:
             timeout: seconds; None waits without limit.
+            default: returned instead of raising an error, as by `nonet.Handle.result`.
 
         Raises:
             TaskFailed, TaskCancelled, TaskExpired, ResultUnavailable, TimeoutError, DeadlockError:
                 as `nonet.Handle.result`.
         """
-        value: R_co = self._client.result(self, timeout=timeout)
-        return value
+        try:
+            return self._client.result(self, timeout=timeout)
+        except (ResultError, TimeoutError):
+            if default is NoDefault.NO_DEFAULT:
+                raise
+            return default
 
     def cancel(self, reason: str = "") -> str:
         """Cancel the task in whatever state it is; returns and raises as `nonet.Handle.cancel`.

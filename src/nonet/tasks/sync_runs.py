@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from nonet.tasks.handles import R
-from nonet.tasks.runs import StepStatus, WorkflowId, WorkflowStatus
+from nonet.tasks.runs import StepResult, StepStatus, WorkflowId, WorkflowStatus
 from nonet.tasks.steps import Step
 
 
@@ -17,6 +17,9 @@ class SyncWorkflowClient(Protocol):
 
     def workflow_steps(self, id: str) -> list[StepStatus]:
         """Return the steps of a workflow."""
+
+    def workflow_results(self, id: str) -> list[StepResult]:
+        """Return how the steps of a workflow ended."""
 
     def workflow_ended(self, id: str, timeout: float | None) -> WorkflowStatus:
         """Wait for the end of a workflow."""
@@ -51,6 +54,10 @@ class SyncWorkflowRun(WorkflowId):
     def steps(self) -> list[StepStatus]:
         """Return all steps, in the order of their places; raises as `nonet.WorkflowRun.steps`."""
         return self._client.workflow_steps(self)
+
+    def results(self) -> list[StepResult]:
+        """Return how the steps have ended that have; raises as `nonet.WorkflowRun.results`."""
+        return self._client.workflow_results(self)
 
     def wait(self, timeout: float | None = None) -> WorkflowStatus:
         """Wait until the workflow has ended, and return its state; a failed one raises nothing.

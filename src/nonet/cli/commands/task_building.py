@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import InvalidArgumentsError
-from nonet.operate.submitting import bound
+from nonet.client.submitting import bound
 from nonet.tasks.secrecy import secret_texts
 from nonet.telemetry.masking import keep_secret
 

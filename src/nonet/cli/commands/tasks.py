@@ -80,6 +80,8 @@ async def status(
     async with target.stores() as stores:  # it opens faster than the application
         found = await stores.results.status(id)
         await warn_of_no_worker(stores.results, found)
+        if found is not None:
+            found = await stores.history.completed(found)
     if show_args or found is None or not found.name:
         async with target.application() if show_args else target.observer() as nonet:
             found = await tasks.get(nonet.client, id)

@@ -10,7 +10,7 @@ import heapq
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from nonet.stores.connection.unreadable import readable
 from nonet.stores.namespace.slots import Slots, read_slots
 from nonet.stores.queue.places import TaskFilter
 from nonet.stores.queue.workers import worker_names
-from nonet.tasks.handles import EndedTask
+from nonet.tasks.handles import EndedTask, TaskStatus
 
 FAILED = ("dead", "expired")
 STATES = ("done", "cancelled", *FAILED)
@@ -34,6 +34,8 @@ _PAGES = {"done": 1000, "cancelled": 1000, "dead": 100, "expired": 100}
 # How many tasks a page examines.
 BUDGET = 20_000
 _ALL = 2**40
+# Lines that are read at first to complete the status of a task, which mostly ended lately.
+_NEWEST = 200
 # The most tasks that a script ends at once; all but the last of them have short lines.
 _SHORT_LINES = 200
 _Position: TypeAlias = tuple[int, str, str]
@@ -234,23 +236,52 @@ class History(RedisStore):
         found = [kept for kept in ends if kept is not None]
         return max(found, key=lambda kept: kept.task.ended, default=None)
 
+    async def completed(self, status: TaskStatus) -> TaskStatus:
+        """Add what the history has of a task, if it has ended: stream, times and worker."""
+        if status.state not in STATES:
+            return status
+        set_by = await correction(self._client, self._prefix)
+        kept = await self._last_end(status.state, status.id, set_by, _NEWEST)
+        if kept is None or status.name not in ("", kept.task.name):
+            return status
+        return await self.with_end(status, kept.task)
+
+    async def with_end(self, status: TaskStatus, task: EndedTask) -> TaskStatus:
+        """Return the status of an ended task with what its line in the history says."""
+        names = await worker_names(self._client, self._prefix, [task.worker])
+        return replace(
+            status,
+            stream=task.stream,
+            submitted=task.submitted,
+            started=task.started,
+            finished=status.finished or task.ended,
+            worker=names.get(task.worker, ""),
+        )
+
     def _key(self, state: str) -> str:
         return f"{self._prefix}ended:{state}"
 
-    async def _last_end(self, name: str, id: str, set_by: timedelta) -> Kept | None:
-        """Search one list, and parse only the part of it that has the id."""
+    async def _last_end(
+        self, name: str, id: str, set_by: timedelta, first: int = _ALL
+    ) -> Kept | None:
+        """Search one list, and parse only the part of it that has the id.
+
+        Args:
+            first: the most lines of the first page.
+        """
         last, needle, newer = -1, id.encode(), list[bytes]()
+        size = min(first, _PAGES[name])
         while True:
-            page = await self._client.lrange(self._key(name), last - _PAGES[name] + 1, last)
+            page = await self._client.lrange(self._key(name), last - size + 1, last)
             if any(needle in entry for entry in page):
                 # A short line takes its other columns from a later line, perhaps on the page
                 # before.
                 for kept in _parsed(self._key(name), [*page, *newer], set_by, self._cipher):
                     if kept.task.id == id:
                         return kept
-            if len(page) < _PAGES[name]:
+            if len(page) < size:
                 return None
-            last, newer = last - len(page), page[:_SHORT_LINES]
+            last, newer, size = last - len(page), page[:_SHORT_LINES], _PAGES[name]
 
     async def figures(
         self, *, since: timedelta = timedelta(hours=1), task: str | None = None

@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue
 from nonet.base.errors import InvalidArgumentsError, UnknownTaskError
 from nonet.base.messages.message import MAX_ELEMENTS
 from nonet.base.messages.repetition import Repeat, repeat_of_request
-from nonet.operate.submitting import bound, submit_each
+from nonet.client.submitting import bound
+from nonet.operate.submitting import submit_each
 from nonet.rules.permissions import Action, Principal
 from nonet.tasks.carried import carried_names
 from nonet.tasks.task import FROM_CLASS, BaseTask, Options
