@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from nonet.base.errors import NonetError
 from nonet.client.client import Client
 from nonet.rules.outcomes import End
 from nonet.worker.attempt.attempt import Attempt, Stage
@@ -53,5 +52,5 @@ async def keep_log(attempt: Attempt, client: Client, conclusion: Conclusion | No
         if context.is_encrypted:
             lines = client.cipher.encrypt_text(lines, context.id, "log")
         await client.stores.broker.keep_log(attempt.delivery, context.attempt, lines, seconds)
-    except NonetError as error:
+    except Exception as error:  # it must keep no attempt from its settle
         logger.debug("task %s: its log was not stored: %s", context.id, error)
