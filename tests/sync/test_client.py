@@ -129,6 +129,8 @@ def test_a_program_without_the_code_submits_by_name(
         without_code.submit_by_name("Add", {"a": 1}, labels=SMALL)
     with pytest.raises(InvalidArgumentsError, match="x: Extra"):
         served.submit_by_name("Add", {"x": 1})
+    with pytest.raises(InvalidArgumentsError, match="by name"):
+        served.submit_by_name("Add", [1])  # type: ignore[arg-type]
     assert served.submit_by_name("Add", {"a": 4}).result(WAIT_SECONDS) == 4
 
 

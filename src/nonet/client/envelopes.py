@@ -164,8 +164,8 @@ class Envelopes:
         options = self._in_context(task_class, task, options, is_new=repeat is None)
         labels = options.labels or _NO_LABELS
         wanted = task_class.cls.unique if options.unique is FROM_CLASS else options.unique
-        is_debounced = wanted is not None and wanted.mode is UniqueMode.KEEP_LATEST
-        if wanted and is_debounced and options.delay is None and options.at_time is None:
+        waits = options.delay is not None or options.at_time is not None
+        if isinstance(wanted, Unique) and wanted.mode is UniqueMode.KEEP_LATEST and not waits:
             options = replace(options, delay=wanted.seconds or None)
         due = _due(task_class, options)
         content = self._content(task_class, task, options, callback_of, trace, repeat, is_step)

@@ -97,6 +97,9 @@ class Submitting(InNamespace):
             await app.submit_by_name("mail:SendMail", {"to": "ann"}, labels={"size": "small"})
         """
         home = self._open()
+        if not isinstance(arguments, Mapping):
+            problem = f"arguments: pass them by name, as {{'to': 'ann'}}, not as {arguments!r:.100}"
+            raise InvalidArgumentsError(name, [problem])
         known = home.registry.find(name)
         if known is None and ":" not in name:
             known = home.registry.get(name)
