@@ -33,8 +33,11 @@ def test_plain_worker_and_typer_read_a_line_in_the_same_way(
         plain_worker.work(found)
         worker.app(line.split(), standalone_mode=False)
         of_plain, of_typer = ((size, order) for size, _, order in given)
-        settings = {name: value and str(value) for name, value in of_plain[1].settings.items()}
-        assert settings == {n: v and str(v) for n, v in of_typer[1].settings.items()}, line
+        settings = [
+            {name: str(value) for name, value in order[1].settings.items() if value is not None}
+            for order in (of_plain, of_typer)
+        ]
+        assert settings[0] == settings[1], line
         for name in ("concurrency", "idle_exit", "max_lifetime", "fleet_line", "debug"):
             assert getattr(of_plain[1], name) == getattr(of_typer[1], name), line
         assert of_plain[0] is of_typer[0]

@@ -34,8 +34,8 @@ async def test_reports_of_workers_add_up(
     broker: Broker, reports: Reports, history: History
 ) -> None:
     """By minutes and by ten minutes; each slot expires."""
-    more = {"m:A": {0: 1, 1: 1, 24: 1}, "m:B": {2: 70_000}}
-    reports.add(Counted({"m:A": {0: 300, 3: 300}}), Counted(more))
+    more = {"m:A": {0: 1, 1: 1, 25: 1}, "m:B": {2: 70_000}}
+    reports.add(Counted({"m:A": {0: 300, 4: 300}}), Counted(more))
     for since in (timedelta(minutes=30), timedelta(hours=5)):
         one, other = await history.figures(since=since)
         assert (one.name, one.total.ended, one.total.failed) == ("m:A", 301, 1)

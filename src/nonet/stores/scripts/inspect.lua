@@ -245,7 +245,7 @@ end
 -- The type of a key, and what to report of it, by its name up to the first colon. false: any type.
 local KINDS = {t = {'string', report_record}, b = {'string', report_part},
   e = {'string', report_part}, h = {'list', report_part}, c = {'string', report_part},
-  r = {'string', report_lasting}, g = {false, report_group}, woken = {'stream', report_stream},
+  r = {'string', report_lasting}, l = {'hash', report_lasting}, g = {false, report_group}, woken = {'stream', report_stream},
   suspects = {'stream', report_stream}, burials = {'stream', report_stream}, suspected = {'string', nothing}, accused = {'set', report_lasting},
   waiters = {'zset', report_lasting}, awaits = {'zset', report_lasting}, open = {'set', report_part},
   orders = {'set', report_lasting}, wake = {'list', nothing}, w = {'hash', report_lasting}, sum = {'string', report_lasting},
