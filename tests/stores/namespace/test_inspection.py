@@ -244,6 +244,9 @@ def test_the_doctor_knows_every_key_of_the_table() -> None:
     heads = re.findall(rf"^    ([a-z]+)\S* +(?:{types}) ", keys.__doc__ or "", re.M)
     known = set(re.findall(r"\b(\w+) = \{(?:false|'\w+'), ", script("inspect")[0]))
     assert set(heads) <= known | {"tasks", "lock", "limiter"}
+    parts = re.findall(rf"^    f:WORKFLOW:([a-z]+) +(?:{types}) ", keys.__doc__ or "", re.M)
+    listed = re.search(r"PARTS_OF_WORKFLOW = \{(.*)\}", script("inspect")[0])
+    assert listed is not None and set(parts) == set(re.findall(r"(\w+) =", listed[1]))
 
 
 def test_every_command_of_the_scripts_is_probed() -> None:

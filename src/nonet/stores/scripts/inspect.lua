@@ -170,7 +170,7 @@ local function report_rest_of_step(key, _, id)
   report_rest(key, string.match(id, '^(.*):') or '')
 end
 
-local PARTS_OF_WORKFLOW = {live = 'set', failed = 'set', results = 'hash', graph = 'hash'}
+local PARTS_OF_WORKFLOW = {live = 'set', failed = 'set', results = 'hash', graph = 'hash', signals = 'hash'}
 
 -- The workflow that a key f:NAME belongs to, and which part of it; nil if it is the workflow itself.
 local function part_of_workflow(name)
