@@ -136,8 +136,8 @@ class Dev:
 
     def command(self, *arguments: str) -> str:
         """What a command in another terminal prints, with the variables that were told for it."""
-        found = re.search(r"in another terminal: export (.*)", self.log)
-        assert found is not None, self.log
+        told = re.compile(r"in another terminal: export (.*)")
+        found = wait_until(lambda: told.search(self.log), "it says how to reach it")
         variables = dict(part.split("=", 1) for part in shlex.split(found[1]))
         done = run("task-run", *arguments, variables=variables, cwd=self.home.parent)
         assert done.returncode == 0, done.stderr
