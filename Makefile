@@ -32,7 +32,7 @@ test: $(DEV) servers ## run the tests against real servers
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 quick: $(DEV)     ## the tests that need no server, in less than a minute: for each save
-	@$(BIN)/python -m pytest -q -n $(CORES) --dist worksteal -m "not server and not soak and not static" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $$((2 * $(CORES))) --dist worksteal -m "not server and not soak and not static" $(ARGS)
 
 check: $(DEV)     ## ruff, mypy and pyright --strict, the direction of imports, the size, and the site of the pages
 	@$(BIN)/ruff check .
