@@ -6,11 +6,10 @@ import asyncio
 import logging
 import os
 import signal
-import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
+from acceptance.probe_tasks import passed, passed_blocking
 from pydantic import SecretStr
 
 from nonet import BaseTask, Isolation, Size
@@ -108,6 +107,19 @@ class DiesTalking(BaseTask):
     def execute(self) -> None:
         for number in range(201):
             logging.getLogger("author").info("step %d", number)
-        while not Path(self.gate).exists():
-            time.sleep(0.05)
+        passed_blocking(self.gate)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass
+class SaysAtGate(BaseTask):
+    """In a coroutine, before and after its gate is open."""
+
+    gate: str
+
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        logging.getLogger("author").info("before, in process %d", os.getpid())
+        await passed(self.gate)
+        logging.getLogger("author").info("after, in process %d", os.getpid())

@@ -16,13 +16,14 @@ from acceptance.logging_tasks import (
     LogsIn,
     LogsInFromChild,
     Says,
+    SaysAtGate,
     SaysInChild,
     SaysInThread,
     SaysNothing,
     SaysSecretly,
 )
 from acceptance.shipping_tasks import Fails, FailsInChild
-from acceptance.site import Site, eventually, failure, letters, run
+from acceptance.site import SHORT, Site, eventually, failure, letters, run
 from daemons import Daemon
 from pydantic import SecretStr
 from waits import WAIT_SECONDS, until
@@ -111,6 +112,27 @@ async def test_lines_are_kept_of_a_process_that_dies(site: Site, mariadb_url: st
         assert (await failure(app, handle)).error_type == "TaskCrashed"
         (letter,) = await letters(mariadb_url)
         assert letter.history[0]["log"].endswith("INFO author: step 200")
+
+
+async def test_lines_outlive_the_worker_and_those_of_the_next_run_replace_them(site: Site) -> None:
+    """The death of a worker uses no attempt: what runs then is the same attempt again."""
+    site.settings |= SHORT
+    first = site.worker()
+    async with site.app() as app:
+        handle = await app.submit(SaysAtGate(gate := site.gate()))
+        await eventually(lambda: app.client.stores.broker.logs(handle))
+        first.kill()
+        assert (await site.type(f"task-run logs {handle}")).endswith(f"process {first.pid}\n")
+        second = site.worker()
+        site.open(gate)
+        await app.result(handle, timeout=WAIT_SECONDS)
+        (attempt,) = (await logs.get(app.client, handle)).attempts
+    assert f"process {first.pid}" not in attempt.log
+    assert [line.split(" author: ")[1].split(",")[0] for line in attempt.log.splitlines()] == [
+        "before",
+        "after",
+    ]
+    assert second.alive
 
 
 @pytest.mark.parametrize("form", ["json", "console"])

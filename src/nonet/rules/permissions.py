@@ -25,7 +25,7 @@ class Action(StrEnum):
     CANCEL = "cancel"
     """Cancel tasks."""
     SIGNAL = "signal"
-    """Let events of workflows come: approve what waits for that."""
+    """Send events to workflows, such as an approval that a step waits for."""
     RESUBMIT = "resubmit"
     """Submit ended tasks, dead letters and quarantined messages again."""
     PAUSE = "pause"

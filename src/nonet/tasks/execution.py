@@ -124,11 +124,11 @@ class TaskContext:
     has_workdir: bool = False  # whether `workdir` was created, for the framework
     _workdir: Path | None = None
     _parent_dir: str | None = None
-    _made_of: tuple[Mapping[str, Any], type] | None = None
+    _made_of: tuple[Mapping[str, Any], type[Any]] | None = None
     _secrets: Sequence[str] | None = None
     _logged_secrets: Sequence[str] | None = None
     is_encrypted: bool = False
-    log: Any = None  # the `LogTail` of what the code has logged, for the framework
+    log: LogTail | None = None  # the lines that the code has logged, for the framework
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class TaskContext:
     def keep_line(self, line: str, most_bytes: int) -> None:
         """Called by the framework, from any thread: keep a line that the code has logged."""
         if self.log is None:
-            lines = self._made_of[1].log_lines if self._made_of else LOG_LINES  # type: ignore[attr-defined]
+            lines = self._made_of[1].log_lines if self._made_of else LOG_LINES
             if not lines:
                 return
             self.log = LogTail(lines, most_bytes)

@@ -1,4 +1,4 @@
-"""Periodic entries: ``/api/v1/schedules``, their pages and calendar, and what is done with them."""
+"""Periodic entries: ``/api/v1/schedules``, their pages and calendar, and the actions on them."""
 
 from __future__ import annotations
 
