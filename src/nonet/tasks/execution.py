@@ -128,7 +128,7 @@ class TaskContext:
     _secrets: Sequence[str] | None = None
     _logged_secrets: Sequence[str] | None = None
     is_encrypted: bool = False
-    log: LogTail | None = None  # the lines that the code has logged, for the framework
+    _log: LogTail | None = None
 
     def __init__(
         self,
@@ -168,18 +168,28 @@ class TaskContext:
             self._logged_secrets = secret_texts(*self._made_of, everything=True)
         return self._logged_secrets
 
+    @property
+    def log(self) -> LogTail | None:
+        """The lines that the code has logged, for the framework; None while there are none."""
+        return self._log
+
     def is_made_of(self, arguments: Mapping[str, Any], cls: type) -> None:
         """Called by the framework: set the packed arguments of the task and its class."""
         self._made_of, self._secrets, self._logged_secrets = (arguments, cls), None, None
 
     def keep_line(self, line: str, most_bytes: int) -> None:
         """Called by the framework, from any thread: keep a line that the code has logged."""
-        if self.log is None:
+        if self._log is None:
             lines = self._made_of[1].log_lines if self._made_of else LOG_LINES
             if not lines:
                 return
-            self.log = LogTail(lines, most_bytes)
-        self.log.add(line)
+            self._log = LogTail(lines, most_bytes)
+        self._log.add(line)
+
+    def keep_lines_of_child(self, lines: str) -> None:
+        """Called by the framework: take over the lines that a child process has kept."""
+        self._log = self._log or LogTail(0, 0)
+        self._log.replace(lines)
 
     @property
     def workdir(self) -> Path:

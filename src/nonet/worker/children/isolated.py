@@ -23,7 +23,6 @@ from nonet.base.loop import uncancel
 from nonet.base.messages.message import Usage
 from nonet.client.client import Client
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
-from nonet.tasks.log_tail import LogTail
 from nonet.telemetry.running_middleware import MOST_SECONDS
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.attempt import Attempt, Stage
@@ -204,8 +203,7 @@ class Isolated:
     def report(self, attempt: Attempt, reported: Progressed | Logged) -> None:
         """Store the progress that a child reports, or take over what it has logged."""
         if isinstance(reported, Logged):
-            attempt.context.log = attempt.context.log or LogTail(0, 0)
-            attempt.context.log.replace(reported.lines)
+            attempt.context.keep_lines_of_child(reported.lines)
             return
         attempt.context.serve_with(self._client)
         attempt.context.progress(reported.fraction, reported.text)
