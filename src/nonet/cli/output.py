@@ -108,8 +108,10 @@ def print_view(
     rows = [{name: _value(item, path) for name, path in pairs} for item in found.items]
     print_rows(rows, False, nothing, least=least)
     if found.cursor:
-        more = f"there are more: raise --limit, or add --cursor {found.cursor}"
-        echo(getattr(found, "counted", "") or more, err=True)
+        counted = getattr(found, "counted", "")
+        most = "--limit or --search" if counted else "--limit"
+        shown = counted or "there are more"
+        echo(f"{shown}: raise {most}, or add --cursor {found.cursor}", err=True)
 
 
 def _value(view: Any, path: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from nonet.operate.lists import Searched, opened, searched
 from nonet.operate.tasks import AnyTaskQuery
 from nonet.rules.findings import remedies
 from nonet.rules.permissions import Action
-from nonet.stores.namespace.history import FAILED, EndedFilter, History, Kept
+from nonet.stores.namespace.history import FAILED, EndedFilter, History, Kept, cursor_of
 from nonet.tasks.handles import EndedTask, Handle
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ _Find: TypeAlias = Callable[[str], Awaitable[Kept | None]]
 # How long a preview counts, and how many reasons of refusals are kept.
 _PREVIEW_SECONDS = 2.0
 _PROBLEMS = 10
+_BUDGET = 22_000
 
 
 class EndedQuery(AnyTaskQuery):
@@ -50,6 +50,11 @@ class EndedQuery(AnyTaskQuery):
     state: tuple[EndState, ...] = Field(
         default=(), description="Only tasks that ended in this state. Repeatable."
     )
+
+    @property
+    def budget(self) -> int:
+        """How many tasks to examine: as many as are kept by default."""
+        return self.search or _BUDGET
 
     async def filter(
         self, stores: Stores, states: Sequence[str] = (), until: datetime | None = None
@@ -72,8 +77,8 @@ class EndedQuery(AnyTaskQuery):
 async def find(stores: Stores, query: EndedQuery) -> Searched[EndedTask]:
     """Return the tasks that ended last, the newest first.
 
-    Labels are known of failures only. A page with a filter can have fewer items than `limit`, even
-    none, although more follow.
+    Labels are known of failures only. The last page alone has fewer items than `limit`, unless
+    `search` tasks are examined before.
     """
     found = await stores.history.page(
         await query.filter(stores),
@@ -228,7 +233,7 @@ async def resubmit_all(
                 refused += 1
                 problems += [str(error)] if len(problems) < _PROBLEMS else []
             if time.monotonic() > end:
-                next = json.dumps(position)
+                next = cursor_of(position)
                 break
     if number:
         await client.stores.events.log("tasks-resubmitted", who(), f"{number} tasks: {words}")

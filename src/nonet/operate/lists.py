@@ -53,6 +53,9 @@ Recent = Annotated[
 ]
 """How far back figures are counted."""
 
+MOST_LINES = 10_000
+"""How many lines the file of a list has, unless `limit` asks for fewer."""
+
 _Item = TypeVar("_Item")
 _Value = TypeVar("_Value")
 _Found_co = TypeVar("_Found_co", covariant=True)
@@ -135,19 +138,18 @@ class Searched(Page[_Item]):
     def counted(self) -> str:
         """How many match, and how many were examined; empty if the page shows all.
 
-        >>> Searched(["a"], matched=20_000, searched=20_000, total=20_000).counted
-        '1 of 20,000'
-        >>> Searched(["a"], "b", matched=7, searched=5_000, total=1_000_000).counted
-        '1 of 7; searched 5,000 of 1,000,000: raise --search, or go on'
+        >>> Searched(["a"], "b", matched=20_000, searched=5_000, total=20_000).counted
+        '1 of 20,000 tasks'
+        >>> Searched(["a"], "b", matched=1, searched=5_000, total=1_000_000).counted
+        'found 1 among 5,000 of 1,000,000 tasks'
         """
+        shown = f"{len(self.items):,}"
+        if self.matched > len(self.items):
+            shown += f" of {self.matched:,}"
         # Without a cursor all were searched, and some have come or gone meanwhile.
-        is_part = bool(self.cursor) and self.total > self.searched
-        if not is_part and self.matched <= len(self.items):
-            return ""
-        text = f"{len(self.items):,} of {self.matched:,}"
-        if is_part:
-            text += f"; searched {self.searched:,} of {self.total:,}: raise --search, or go on"
-        return text
+        if self.cursor and self.matched < self.total > self.searched:
+            return f"found {shown} among {self.searched:,} of {self.total:,} tasks"
+        return f"{shown} tasks" if self.matched > len(self.items) else ""
 
 
 class _Found(Protocol[_Found_co]):
@@ -198,8 +200,8 @@ def sealed(cursor: str) -> str | None:
     """Return the cursor of a store as callers get it, which tells them nothing of the store."""
     if not cursor:
         return None
-    text = f"{_checksum(cursor)} {cursor}"
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    data = _checksum(cursor) + cursor.encode()
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def opened(cursor: str) -> str:
@@ -212,14 +214,14 @@ def opened(cursor: str) -> str:
         return ""
     with suppress(ValueError):
         data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
-        found, _, text = data.decode().partition(" ")
-        if found == _checksum(text):  # a made-up cursor would confuse a store
+        text = data[4:].decode()
+        if data[:4] == _checksum(text):  # a made-up cursor would confuse a store
             return text
     raise ValueError("cursor: it is not the cursor of a page; leave it out to begin anew")
 
 
-def _checksum(cursor: str) -> str:
-    return f"{zlib.crc32(cursor.encode()):08x}"
+def _checksum(cursor: str) -> bytes:
+    return zlib.crc32(cursor.encode()).to_bytes(4)
 
 
 class Remember(Protocol):

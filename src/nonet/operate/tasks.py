@@ -65,8 +65,8 @@ class AnyTaskQuery(ListQuery):
         default=None,
         ge=1,
         le=10**6,
-        description="Examine at most this many tasks in each place; by default 5000, or 1000 if a "
-        "label is given.",
+        description="Examine at most this many tasks in each place; by default 22000 ended tasks, "
+        "or 5000 live ones, or 1000 if a label is given.",
     )
 
     @property

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from nonet.app import Nonet
 from nonet.config.web_settings import WebSettings
-from nonet.web import error_responses as failures, login_pages, openapi
+from nonet.web import error_responses as failures, exports, login_pages, openapi
 from nonet.web.access.access import Access
 from nonet.web.access.login import Login
 from nonet.web.guard import Below, Guard
@@ -62,10 +62,11 @@ def routers() -> list[APIRouter]:
     """Return the routers of all pages, then those of the API.
 
     Pages come first: some have the name of a function of the API, and `url` finds the first route.
+    Files of lists come next: the ids of the API match any path.
     """
     nouns = list(resources())
     pages, api = [noun.pages for noun in nouns], [noun.api for noun in nouns]
-    return [*pages, login_pages.router, *api, openapi.router]
+    return [*pages, login_pages.router, exports.router(), *api, openapi.router]
 
 
 def create_sites(

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from nonet.base.amounts import format_bytes
 from nonet.base.plain import instant, plain
-from nonet.operate.lists import Selection
+from nonet.operate.lists import MOST_LINES, Selection
 from nonet.rules.page_paths import PLAIN
 from nonet.rules.permissions import Action
 from nonet.rules.viewing import seen
@@ -261,6 +261,7 @@ _environment = Environment(
     lstrip_blocks=True,
     finalize=inert,
 )
+_environment.globals["most_lines"] = MOST_LINES
 _environment.filters.update(
     when=when,
     short=short,

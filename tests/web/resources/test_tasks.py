@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import json
+from io import StringIO
 from typing import Any
 
 from httpx import AsyncClient
@@ -24,6 +27,7 @@ async def every(client: AsyncClient, **query: Any) -> list[dict[str, Any]]:
         cursor = answer.json()["cursor"]
         if not cursor:
             return found
+        assert len(cursor) < 90, "an address has it"
 
 
 async def test_a_list_has_pages_and_filters(client: AsyncClient, nonet: Nonet) -> None:
@@ -37,6 +41,28 @@ async def test_a_list_has_pages_and_filters(client: AsyncClient, nonet: Nonet) -
     assert await every(client, state="running") == []
     wrong = await client.get(TASKS, params={"cursor": "abc"})
     assert (wrong.status_code, "cursor" in wrong.json()["detail"]) == (422, True)
+
+
+async def test_a_list_is_a_file(client_of: ClientOf, nonet: Nonet) -> None:
+    """CSV and JSON lines have the items of the list; one that is cut says so and continues."""
+    ids = {await nonet.submit(Report(n), labels={"n": n}, id=f"={n}") for n in range(25)}
+    async with client_of(Role.VIEWER) as viewer:
+        items = (await viewer.get(TASKS)).json()["items"]
+        lines = await viewer.get(f"{TASKS}.jsonl")
+        assert [json.loads(line) for line in lines.text.splitlines()] == items
+        assert {item["id"] for item in items} == ids
+        cut = await viewer.get(f"{TASKS}.csv?limit=7&task=Report")
+        assert cut.headers["content-disposition"] == 'attachment; filename="tasks-first-7.csv"'
+        path = f"{TASKS}.csv?task=Report&cursor={cut.headers['nonet-cursor']}"
+        rest = await viewer.get(path)
+        assert "nonet-cursor" not in rest.headers
+        rows = [*csv.DictReader(StringIO(cut.text)), *csv.DictReader(StringIO(rest.text))]
+        # A spreadsheet must not take an id for a formula.
+        assert [row["id"] for row in rows] == [f"'{item['id']}" for item in items]
+        text = (await viewer.get("/tasks?task=Report&state=")).text
+        assert f'href="{TASKS}.csv?task=Report"' in text
+    async with client_of(Role.SUBMITTER) as submitter:
+        assert (await submitter.get(f"{TASKS}.csv")).status_code == 403
 
 
 async def test_one_task_has_a_status_and_an_explanation(client: AsyncClient, nonet: Nonet) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import json
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
@@ -38,9 +38,9 @@ _ALL = 2**40
 _NEWEST = 200
 # The most tasks that a script ends at once; all but the last of them have short lines.
 _SHORT_LINES = 200
-_Position: TypeAlias = tuple[int, str, str]
+_Position: TypeAlias = tuple[int, str]
 Positions: TypeAlias = Mapping[str, _Position]
-"""The last line examined in each state: how many lines follow it, its task and its life."""
+"""The last line examined in each state: how many lines follow it, and its `Kept.mark`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,11 @@ class Kept:
     task: EndedTask
     life: str
     envelope: bytes = b""
+
+    @property
+    def mark(self) -> str:
+        """What a cursor has instead of id and life, so that addresses are short."""
+        return f"{zlib.crc32(f'{self.task.id} {self.life}'.encode()):x}"
 
     def has_letter(self, task_class: str, generation: int) -> bool:
         """Whether a dead letter is of this task, and not of an earlier one with the same id."""
@@ -193,12 +198,11 @@ class History(RedisStore):
                 if kept is not None:
                     found.append(kept.task)
                 if len(found) >= limit or searched >= budget:
-                    end = json.dumps(position)
+                    end = cursor_of(position)
                     break
         names = await worker_names(self._client, self._prefix, [item.worker for item in found])
         rows = [dataclasses.replace(item, worker=names.get(item.worker, "")) for item in found]
-        is_all = not (selection.is_narrow or cursor)
-        matched = max(total, len(rows)) if is_all else len(rows)
+        matched = len(rows) if selection.is_narrow else max(total, len(rows))
         return EndedPage(rows, matched, searched, max(total, searched), end)
 
     async def kept(
@@ -207,8 +211,8 @@ class History(RedisStore):
         """Yield what is kept of the selected tasks, the newest first.
 
         Yields:
-            How many tasks were examined; their last lines, which are a cursor as JSON; and the
-            task, None if it does not match.
+            How many tasks were examined; their last lines, see `cursor_of`; and the task, None if
+            it does not match.
 
         Raises:
             ValueError: a state is unknown, or `cursor` is not one of an earlier walk.
@@ -217,7 +221,7 @@ class History(RedisStore):
         after, searched = _parse(cursor), 0
         async for name, position, kept in self._newest(selection.lists, set_by, after):
             searched += 1
-            after[name] = (position, kept.task.id, kept.life)
+            after[name] = (position, kept.mark)
             if selection.since and kept.task.ended < selection.since - set_by:
                 return
             matches = selection.matches(kept, set_by)
@@ -366,7 +370,7 @@ class History(RedisStore):
         # A short line needs the line after it, so begin a few lines before `after`. Tasks that
         # have ended meanwhile moved it further from the end.
         position, newer = max(0, after[0] - _SHORT_LINES) if after else 0, None
-        skipped = after and after[1:]
+        skipped = after and after[1]
         while True:
             last = -1 - position
             page = await self._client.lrange(self._key(name), last - _PAGES[name] + 1, last)
@@ -376,7 +380,7 @@ class History(RedisStore):
                     newer = kept.task
                     if skipped is None:
                         yield position - 1, kept
-                    elif skipped == (kept.task.id, kept.life):
+                    elif skipped == kept.mark:
                         skipped = None
             if len(page) < _PAGES[name]:
                 return
@@ -402,18 +406,22 @@ def _parsed(
             yield kept
 
 
+def cursor_of(after: Positions) -> str:
+    """Return the cursor that continues behind some lines.
+
+    >>> cursor_of({"done": (99, "1f"), "dead": (3, "e0")})
+    '0.99.1f 2.3.e0'
+    """
+    lines = ((STATES.index(name), *line) for name, line in after.items())
+    return " ".join(f"{state}.{position}.{mark}" for state, position, mark in lines)
+
+
 def _parse(cursor: str) -> dict[str, _Position]:
-    """Return the last line of each list that was examined, from the cursor of the page before."""
-    if not cursor:
-        return {}
+    """Undo `cursor_of`."""
     try:
-        lists: dict[str, Any] = json.loads(cursor)
-        return {
-            name: (int(position), str(id), str(life))
-            for name, (position, id, life) in lists.items()
-            if name in STATES
-        }
-    except (ValueError, TypeError, AttributeError) as error:
+        lines = (line.split(".") for line in cursor.split())
+        return {STATES[int(state)]: (int(position), mark) for state, position, mark in lines}
+    except (ValueError, IndexError) as error:
         raise ValueError(
             f"history: cursor={cursor!r:.80} is not the cursor of a page; leave it out to begin "
             "anew"

@@ -147,7 +147,7 @@ class Listing:
             left = max(0, left - len(rows))
         matched = len(self._found) + self._unseen
         total = max(self._total, self._searched)
-        return Listed(ids, matched, self._searched, total, json.dumps(after) if any(after) else "")
+        return Listed(ids, matched, self._searched, total, _cursor(after))
 
     def _wants(self, *states: str) -> bool:
         """Whether tasks of one of these states are selected."""
@@ -284,8 +284,14 @@ def _begin(stream: int, after: Key) -> _Unread:
     return _Unread(stream, start, (milliseconds, number))
 
 
+def _cursor(after: Sequence[Key | None]) -> str:
+    """Return the cursor that continues behind these tasks; empty: all parts are finished."""
+    short = [0 if key == _BEGIN else key for key in after]
+    return json.dumps(short, separators=(",", ":")) if any(after) else ""
+
+
 def _parse(cursor: str) -> list[Key | None]:
-    """Return how far each part of a list was shown, from the cursor of the page before."""
+    """Undo `_cursor`: return how far each part of a list was shown."""
     if not cursor:
         return [_BEGIN] * 3
     try:
@@ -299,7 +305,7 @@ def _parse(cursor: str) -> list[Key | None]:
 
 
 def _checked(part: Any) -> Key | None:
-    if part is None:
-        return None
+    if not part:
+        return _BEGIN if part == 0 else None
     rank, first, second, id = part
     return int(rank), int(first), int(second), str(id)

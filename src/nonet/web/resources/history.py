@@ -26,8 +26,8 @@ _COLUMNS = ("task", "state", "ended", "waited", "ran", "attempt", "ended_by", "e
 async def list_history(site: SiteOf, who: Viewer, query: Listed) -> Searched[EndedTask]:
     """List the tasks that ended last, the newest first.
 
-    Labels are known of failures only. A page with a filter can have fewer items than `limit`, even
-    none, although more follow.
+    Labels are known of failures only. The last page alone has fewer items than `limit`, unless
+    `search` tasks are examined before.
     """
     ensure_searchable(who, query.label, query.error)
     return await site.read(history.find, site.stores, query)

@@ -15,6 +15,12 @@ document.addEventListener("click", (event) => {
   localStorage.setItem("theme", root.dataset.theme);
 });
 
+// The empty fields of a search do not lengthen its address.
+document.addEventListener("formdata", ({ target, formData }) => {
+  if (target.method !== "get") return;
+  for (const [name, value] of [...formData]) if (value === "") formData.delete(name);
+});
+
 // A button with data-copy copies that text.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
