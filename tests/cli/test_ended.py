@@ -91,9 +91,13 @@ async def test_a_failure_is_submitted_again_once(task_run: TaskRun) -> None:
     async with task_run.worker() as app:
         await app.submit(Refuse("s3cret"), id="broken")
         await ended(task_run, "broken")
-    again = await task_run("resubmit", "broken")
+    wrong = await task_run("resubmit", "broken", "--changes", '{"text": 7}')
+    assert (wrong.code, "text: " in wrong.err) == (2, True)
+    again = await task_run("resubmit", "broken", "--changes", '{"text": "changed"}')
     assert again.code == 0
     id = again.out.strip()
+    shown = await task_run("status", id, "--show-args", "--json")
+    assert shown.json["arguments"] == {"text": "changed"}
     assert id.startswith("again-")
     twice = await task_run("resubmit", "broken")
     assert (twice.code, twice.out) == (1, "")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         BaseModel as BaseModel,
         ByteSize as ByteSize,
         ConfigDict as ConfigDict,
+        PydanticInvalidForJsonSchema as PydanticInvalidForJsonSchema,
         PydanticUserError as PydanticUserError,
         RootModel as RootModel,
         SecretBytes as SecretBytes,
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "pydantic": (
-            "BaseModel ByteSize ConfigDict PydanticUserError RootModel SecretBytes SecretStr "
-            "TypeAdapter ValidationError"
+            "BaseModel ByteSize ConfigDict PydanticInvalidForJsonSchema PydanticUserError "
+            "RootModel SecretBytes SecretStr TypeAdapter ValidationError"
         ),
         "pydantic_core": "core_schema",
     }

@@ -44,6 +44,7 @@ from nonet.tasks.carried import carried_problem, carried_texts
 from nonet.tasks.execution import running_context
 from nonet.tasks.middleware import Middlewares, OutgoingTask
 from nonet.tasks.registry import Registry, TaskClass
+from nonet.tasks.secrecy import secrets_in
 from nonet.tasks.steps import EVENT
 from nonet.tasks.task import (
     FROM_CLASS,
@@ -339,12 +340,14 @@ class Envelopes:
         repeat: Repeat,
         *,
         labels: Mapping[str, Any],
+        changes: Mapping[str, Any] | None = None,
         callback_of: str = "",
         at_time: datetime | None = None,
     ) -> Submission:
         """Prepare a submission from a class name and stored arguments; see `prepare`.
 
         Args:
+            changes: arguments in place of stored ones; see `changed_arguments`.
             at_time: when the task starts; the `start_by` of its class counts from then.
 
         Raises:
@@ -354,6 +357,7 @@ class Envelopes:
         task_class = self._registry.find(name)
         if task_class is None:
             raise UnknownTaskError(name, [item.name for item in self._registry])
+        args = changed_arguments(task_class, args, changes or {})
         if any(references(dict(args))):
             problem = (
                 "arguments are results of other steps of its workflow: run it again with "
@@ -464,6 +468,26 @@ def _one_of(names: type[_Named], value: Any) -> _Named:
     except ValueError:
         values = ", ".join(repr(str(name)) for name in names)
         raise ValueError(f"{value!r:.100} is not a valid {names.__name__} ({values})") from None
+
+
+def changed_arguments(
+    task_class: TaskClass, stored: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return stored arguments with some replaced.
+
+    A changed task does not keep secrets: its author may be unable to read them, and could send them
+    to a host of their own.
+
+    Raises:
+        InvalidArgumentsError: a secret is stored, and the changes do not replace it.
+    """
+    kept = secrets_in(stored, task_class.cls) - changes.keys() if changes else ()
+    if kept:
+        problem = "give this secret again: a task with changes does not keep it"
+        raise InvalidArgumentsError(
+            task_class.name, [f"{name}: {problem}" for name in sorted(kept)]
+        )
+    return {**stored, **changes}
 
 
 def _packed_arguments(task_class: TaskClass, task: BaseTask | Given[Any]) -> dict[str, Any]:

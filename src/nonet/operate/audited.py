@@ -91,7 +91,14 @@ class Changed:
 
 
 def _in_words(value: Any) -> Any:
-    """Name the first items of a list: the audit keeps a sentence, not a thousand ids."""
+    """Name the first items of a list: the audit keeps a sentence, not a thousand ids.
+
+    Of changed arguments it names the names: values may be secret.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return f"changed {', '.join(value)}" if value else ""
     if not isinstance(value, list | tuple):
         return value
     more = [f"{len(value) - _NAMED} more"] if len(value) > _NAMED else []

@@ -305,11 +305,14 @@ async def reveal(
     raise NotFoundError(f"the arguments of dead letter {row} are not shown: {why}")
 
 
-@audited(Action.RESUBMIT, "dead letter {row}")
-async def resubmit(client: Client, row: int, *, again: bool = False) -> Handle[Any]:
+@audited(Action.RESUBMIT, "dead letter {row}: {changes}")
+async def resubmit(
+    client: Client, row: int, *, again: bool = False, changes: Mapping[str, Any] | None = None
+) -> Handle[Any]:
     """Submit a letter again as a new task, once; see `nonet.operate.resubmission.resubmit`."""
     stores = client.stores
-    handle = await resubmit_one(row, client, await stores.dead_letters(), again=again)
+    letters = await stores.dead_letters()
+    handle = await resubmit_one(row, client, letters, again=again, changes=changes)
     if handle.created:
         with suppress(NonetError):  # the audit has it
             await stores.events.log("dlq-resubmit", who(), _rows(1, row))
@@ -337,11 +340,13 @@ async def resubmit_many(
     *,
     rate: float | None = None,
     again: bool = False,
+    changes: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[list[Outcome], None]:
     """Submit letters again at a rate; see `nonet.operate.resubmission.submit_many`."""
     rows: list[int] = []
     try:
-        async for some in submit_many(store, client, pages, rate=rate, again=again):
+        outcomes = submit_many(store, client, pages, rate=rate, again=again, changes=changes)
+        async for some in outcomes:
             rows += [item.row for item in some if item.error is None and item.created]
             yield some
     finally:

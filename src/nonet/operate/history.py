@@ -101,9 +101,14 @@ async def get(stores: Stores, id: str) -> EndedTask:
     return kept.task
 
 
-@audited(Action.RESUBMIT, "task {id}: submit again")
-async def resubmit(client: Client, id: str) -> Handle[Any]:
+@audited(Action.RESUBMIT, "task {id}: submit again: {changes}")
+async def resubmit(
+    client: Client, id: str, changes: Mapping[str, Any] | None = None
+) -> Handle[Any]:
     """Submit a failed task again as a new task, once: its id is derived from the failed one.
+
+    Args:
+        changes: arguments by name that replace those of the failed task.
 
     Raises:
         NotFoundError: the history does not have the task.
@@ -125,7 +130,7 @@ async def resubmit(client: Client, id: str) -> Handle[Any]:
     await client.live_config.refresh()
     if row := await _row_of(kept, client):
         raise ConflictError(f"task {id} is a dead letter: 'task-run dlq resubmit {row}' submits it")
-    handle = await _submit(kept, client, stores.history.find)
+    handle = await _submit(kept, client, stores.history.find, changes)
     await stores.events.log("tasks-resubmitted", who(), f"task {id} as {handle}")
     return handle
 
@@ -247,13 +252,20 @@ async def _ended_repeats(history: History) -> dict[str, Kept]:
     return {kept.task.id: kept for kept in found}
 
 
-async def _submit(kept: Kept, client: Client, find: _Find) -> Handle[Any]:
+async def _submit(
+    kept: Kept, client: Client, find: _Find, changes: Mapping[str, Any] | None = None
+) -> Handle[Any]:
     id = kept.task.id
     repeat = repeat_of_end(client.stores.history.namespace, id, kept.life)
     envelope = _readable(kept, client)
     await _check_repeat(id, repeat, client, find)
     submission = client.envelopes.prepare_again(
-        envelope.name, envelope.args, repeat, labels=envelope.labels, callback_of=envelope.group
+        envelope.name,
+        envelope.args,
+        repeat,
+        labels=envelope.labels,
+        changes=changes,
+        callback_of=envelope.group,
     )
     durable = client.registry.get(envelope.name).cls.durable
     handle = await client.send(submission, durable=durable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -33,6 +33,7 @@ async def resubmit(
     letters: DeadLetters,
     *,
     again: bool = False,
+    changes: Mapping[str, Any] | None = None,
     at_time: datetime | None = None,
 ) -> Handle[Any]:
     """Submit a dead letter again as a new task; concurrent calls submit one task only.
@@ -45,6 +46,7 @@ async def resubmit(
         row_id: number of the row.
         again: submit it even if it was resubmitted before, unless the new task is live or done;
             or if another task has its new id.
+        changes: arguments by name that replace those of the letter; not of a row.
         at_time: when the new task starts; None: now. The `start_by` of its class counts from then.
 
     Raises:
@@ -57,6 +59,8 @@ async def resubmit(
     """
     letter = await letters.get(row_id)
     if (pipeline := letter.pipeline) is not None:
+        if changes:
+            raise ConflictError(f"dead letter {row_id} is of a row: change the row in its table")
         return await _resume(letter, pipeline, client, letters, again=again, at_time=at_time)
     args = _readable_arguments(letter, client)
     await client.live_config.refresh()
@@ -64,7 +68,7 @@ async def resubmit(
     if step.is_refusal:
         raise _refusal(letter, repeat, step, known)
     submission = client.envelopes.prepare_again(
-        letter.task_class, args, repeat, labels=letter.labels, at_time=at_time
+        letter.task_class, args, repeat, labels=letter.labels, changes=changes, at_time=at_time
     )
     await letters.claim(letter, repeat.id, repeat.resubmissions)
     created = False
@@ -265,6 +269,7 @@ async def submit_many(
     *,
     rate: float | None = None,
     again: bool = False,
+    changes: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[list[Outcome]]:
     """Submit letters again, in about the order of their rows, and yield what became of some.
 
@@ -276,7 +281,7 @@ async def submit_many(
     Args:
         pages: the rows, from `DeadLetters.pages`.
         rate: how many of them start in a second; None: as fast as workers take them.
-        again: see `resubmit`.
+        again, changes: see `resubmit`.
 
     Raises:
         ServerUnreachableError: Redis or SQL does not answer; other errors concern one letter.
@@ -286,7 +291,9 @@ async def submit_many(
     async def one(row: int) -> Outcome:
         at_time = pace.next()
         try:
-            handle = await resubmit(row, client, letters, again=again, at_time=at_time)
+            handle = await resubmit(
+                row, client, letters, again=again, changes=changes, at_time=at_time
+            )
         except ServerUnreachableError:
             raise
         except NonetError as error:

@@ -359,12 +359,15 @@ async def cancel_many(
     return CancelledMany(False, done.number, True, done.is_complete, moment, running=done.running)
 
 
-@audited(Action.RESUBMIT, "task {id}: submit a copy")
-async def copy(client: Client, id: str, request: str) -> Handle[Any]:
-    """Submit a task that has not ended once more, with the same arguments and labels.
+@audited(Action.RESUBMIT, "task {id}: submit a copy: {changes}")
+async def copy(
+    client: Client, id: str, request: str, changes: Mapping[str, Any] | None = None
+) -> Handle[Any]:
+    """Submit a task that has not ended once more, with the same labels.
 
     Args:
         request: identifies the request: a second call with it submits nothing.
+        changes: arguments by name that replace those of the task.
 
     Raises:
         ConflictError: its arguments are unknown.
@@ -378,7 +381,12 @@ async def copy(client: Client, id: str, request: str) -> Handle[Any]:
     await client.live_config.refresh()
     repeat = repeat_of_live(client.settings.namespace, id, request)
     submission = client.envelopes.prepare_again(
-        envelope.name, envelope.args, repeat, labels=envelope.labels, callback_of=envelope.group
+        envelope.name,
+        envelope.args,
+        repeat,
+        labels=envelope.labels,
+        changes=changes,
+        callback_of=envelope.group,
     )
     durable = client.registry.get(envelope.name).cls.durable
     return await client.send(submission, durable=durable)

@@ -173,6 +173,29 @@ class Arguments:
         """The names of the arguments, in order."""
         return list(self._parameters)
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults in the signature, by name."""
+        found = {name: parameter.default for name, parameter in self._parameters.items()}
+        return {
+            name: value for name, value in found.items() if value is not inspect.Parameter.empty
+        }
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the arguments; empty if one of their types has none."""
+        try:
+            return self._adapter.json_schema(by_alias=False)
+        except pydantic.PydanticInvalidForJsonSchema:
+            return {}
+
+    def packed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Validate arguments by name and pack them, without calling the constructor.
+
+        Raises:
+            InvalidArgumentsError, TypeError: as `pack`.
+        """
+        return {name: pack(value) for name, value in dict(self._validate(values)).items()}
+
     def problems(self, values: Mapping[str, Any]) -> list[ErrorDetails]:
         """List what `build` would reject, without calling the constructor.
 

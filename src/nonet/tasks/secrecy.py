@@ -43,6 +43,19 @@ def masked_arguments(arguments: Mapping[str, Any], cls: type | None) -> dict[str
     }
 
 
+def secrets_in(arguments: Mapping[str, Any], cls: type) -> frozenset[str]:
+    """Return the names of the arguments that `masked_arguments` changes, except empty ones.
+
+    >>> class Login:
+    ...     def __init__(self, host: str, password: str, proxy: dict[str, str]) -> None: ...
+    >>> sorted(secrets_in({"host": "db", "password": "k", "proxy": {"token": "t"}}, Login))
+    ['password', 'proxy']
+    """
+    shown = masked_arguments(arguments, cls)
+    given = {name: value for name, value in arguments.items() if value is not None}
+    return frozenset(name for name, value in given.items() if shown.get(name) != value)
+
+
 def masked_result(value: Any, cls: type | None) -> Any:
     """Copy the result of a task with its secrets masked; see `masked_arguments`.
 

@@ -53,6 +53,8 @@ DETAILS = (
     "/streams/normal/small",
     "/locks/lock:mutex:invoice:7",
     "/classes/mailer:SendInvoice",
+    "/submit?task=mailer:SendInvoice",
+    "/submit?again=invoice-7",
 )
 
 

@@ -16,6 +16,8 @@ from nonet.base.errors import ConfigurationError, NonetError, NotFoundError
 from nonet.base.messages.message import Usage
 from nonet.base.plain import plain
 from nonet.cli.batch import Report, one_by_one
+from nonet.cli.commands.task_arguments import Changes
+from nonet.cli.commands.task_building import read_json
 from nonet.cli.options import Json, ShowArgs, Why
 from nonet.cli.output import (
     echo,
@@ -230,6 +232,7 @@ async def resubmit(
             show_default="all start at once",
         ),
     ] = None,
+    changes: Changes = "{}",
     as_json: Json = False,
 ) -> int:
     """Submit dead letters again as new tasks, each letter once, and print the new ids.
@@ -244,9 +247,10 @@ async def resubmit(
     \b
     task-run dlq resubmit 17 18
     task-run dlq resubmit --task RemoveFile --newer-than 2d --dry-run
-    task-run dlq resubmit --cluster 9e7ff739af7d1835 --rate 10
+    task-run dlq resubmit --cluster 9e7ff739af7d1835 --rate 10 --changes '{"host": "db-2"}'
     """
     _check_status(query.status, again)
+    wanted = read_json("dlq resubmit", "--changes", changes, dict)
     chosen = rows.filter(target, query, status="PENDING")
     async with target.application() as nonet:
         letters, client = await nonet.dead_letters(), nonet.client
@@ -259,6 +263,7 @@ async def resubmit(
             rows.pages(letters, chosen),
             rate=rate,
             again=again,
+            changes=wanted,
         )
         report = Report("dead letter", "row", as_json, are_named=chosen is None)
         await report.follow(

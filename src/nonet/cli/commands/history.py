@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from nonet.cli.commands.task_arguments import Changes
+from nonet.cli.commands.task_building import read_json
 from nonet.cli.options import Json, TaskId
 from nonet.cli.output import print_answer, print_view
 from nonet.cli.target import CodeTarget, Target, operation
@@ -43,7 +45,9 @@ async def list_history(
 
 
 @operation
-async def resubmit(target: CodeTarget, id: TaskId, as_json: Json = False) -> None:
+async def resubmit(
+    target: CodeTarget, id: TaskId, changes: Changes = "{}", as_json: Json = False
+) -> None:
     """Submit a failed task again as a new task, and print its id.
 
     The history must have it: see 'task-run history --state dead'. A second call submits
@@ -54,7 +58,9 @@ async def resubmit(target: CodeTarget, id: TaskId, as_json: Json = False) -> Non
 
     \b
     task-run resubmit 3f9d1c0a
+    task-run resubmit 3f9d1c0a --changes '{"host": "db-2"}'
     """
+    wanted = read_json(id, "--changes", changes, dict)
     async with target.application() as nonet:
-        handle = await history.resubmit(nonet.client, id)
+        handle = await history.resubmit(nonet.client, id, wanted)
     print_answer({"id": id, "resubmitted_as": str(handle)}, handle, as_json)

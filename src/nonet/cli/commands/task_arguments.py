@@ -28,6 +28,15 @@ Args = Annotated[
 Kwargs = Annotated[
     str, typer.Option(metavar="JSON", help="Arguments of the task by name, as a JSON object.")
 ]
+Changes = Annotated[
+    str,
+    typer.Option(
+        metavar="JSON",
+        help="Arguments that replace those it had, as a JSON object. Give secrets again: a task "
+        "with changes does not keep them.",
+        show_default="none",
+    ),
+]
 
 
 def start_of(

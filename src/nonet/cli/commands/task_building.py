@@ -25,8 +25,8 @@ def given_arguments(
 ) -> tuple[str, list[Any], dict[str, Any]]:
     """Return the full name of a class, and its arguments by position and by name."""
     full_name = nonet.registry.get(name).name
-    positional = _json(full_name, "--args", args, list)
-    return full_name, positional, _json(full_name, "--kwargs", kwargs, dict)
+    positional = read_json(full_name, "--args", args, list)
+    return full_name, positional, read_json(full_name, "--kwargs", kwargs, dict)
 
 
 def bind_task(
@@ -40,7 +40,13 @@ def bind_task(
     return task_class.name, bound(task_class, positional, named)
 
 
-def _json(task: str, option: str, text: str, kind: type) -> Any:
+def read_json(task: str, option: str, text: str, kind: type) -> Any:
+    """Read an option with JSON.
+
+    Args:
+        task: what an error names.
+        kind: ``list`` or ``dict``.
+    """
     wanted = "an array, as in '[1, \"a\"]'" if kind is list else "an object, as in '{\"n\": 1}'"
     try:
         value = json.loads(text)

@@ -45,7 +45,7 @@ def of_redis(*words: str) -> str:
     return f'redis-cli -u "$NONET_REDIS_URL" {typed}' if typed else ""
 
 
-def of(words: str, name: str) -> str:
+def of(words: str, name: str, *options: str) -> str:
     """The command for something whose name a caller chose.
 
     A name that begins with ``-`` would be taken for an option.
@@ -53,7 +53,7 @@ def of(words: str, name: str) -> str:
     >>> of("task-run groups", "g 1"), of("task-run cancel", "--task=mail:Send")
     ("task-run groups 'g 1'", 'task-run cancel -- --task=mail:Send')
     """
-    return command(*words.split(), *(["--"] if name.startswith("-") else []), name)
+    return command(*words.split(), *options, *(["--"] if name.startswith("-") else []), name)
 
 
 def of_task(verb: str, id: str) -> str:
@@ -83,17 +83,27 @@ def of_signal(workflow: str, event: str) -> str:
     return f"{of_workflow('signal', workflow)} {event}"
 
 
-def of_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """The command that runs a task here, without a worker.
+def of_changes(words: str, name: str, changes: Mapping[str, Any]) -> str:
+    """The command that submits a task again with changes.
+
+    >>> print(of_changes("task-run resubmit", "t-1", {"n": 8}))
+    task-run resubmit --changes '{"n": 8}' t-1
+    """
+    return of(words, name, *(("--changes", json.dumps(changes)) if changes else ()))
+
+
+def of_call(name: str, arguments: Mapping[str, Any], verb: str = "call") -> str:
+    """The command that runs a task here, without a worker, or submits it.
 
     Args:
         arguments: by name, in types of JSON.
+        verb: ``call`` or ``submit``.
 
     >>> of_call("mail:Invoice", {"to": "a b"})
     'task-run call mail:Invoice --kwargs \\'{"to": "a b"}\\''
     """
     given = ("--kwargs", json.dumps(arguments)) if arguments else ()
-    return command("task-run", "call", name, *given)
+    return command("task-run", verb, name, *given)
 
 
 def of_refusal(refusal: Refusal, workflow: str = "") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -88,9 +88,11 @@ def _log(site: Site) -> dead_letters.Log:
     return log
 
 
-async def again(site: Site, who: Principal, row: int, again: bool) -> str:
-    client = site.client
-    return str(await site.perform(who, dead_letters.resubmit, client, row, again=again))
+async def again(
+    site: Site, who: Principal, row: int, again: bool, changes: Mapping[str, Any] | None = None
+) -> str:
+    how: dict[str, Any] = {"again": again, "changes": changes}
+    return str(await site.perform(who, dead_letters.resubmit, site.client, row, **how))
 
 
 async def discard(site: Site, who: Principal, row: int, why: str) -> None:

@@ -20,6 +20,7 @@ from nonet.rules.letters import LetterFilter, Status
 from nonet.web.bulks import Bulk
 from nonet.web.resources.dead_letters import letters
 from nonet.web.resources.dead_letters.letters import Deleter, Doer, Noter, Revealer, Row
+from nonet.web.resources.tasks.submitting import Changes
 from nonet.web.routing import Body, Discard, Made, Text, ascii_json, resource
 from nonet.web.site import Discarder, Resubmitter, Site, SiteOf, Viewer
 
@@ -73,7 +74,7 @@ class Note(Body):
     note: Text = Field(default="", description="Replaces an earlier note; empty: removes it.")
 
 
-class Resubmission(Body):
+class Resubmission(Changes):
     """How one letter is submitted again."""
 
     again: bool = Field(default=False, description="Although it was submitted again before.")
@@ -175,7 +176,8 @@ async def resubmit_dead_letter(
     site: SiteOf, who: Doer, row: _RowOf, how: Resubmission | None = None
 ) -> Made:
     """Submit a dead letter again as a new task, once."""
-    return Made(id=await letters.again(site, who, row, how is not None and how.again))
+    how = how or Resubmission()
+    return Made(id=await letters.again(site, who, row, how.again, how.changes))
 
 
 @api.post(f"{_PATH}/{{row}}/discard", status_code=204)

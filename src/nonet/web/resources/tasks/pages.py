@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from nonet.base.errors import ConflictError, InvalidArgumentsError, NotFoundError
 from nonet.base.plain import plain
-from nonet.operate import dead_letters, delayed, history, logs, tasks
+from nonet.operate import delayed, history, logs, tasks
 from nonet.operate.lists import Searched
 from nonet.operate.logs import AttemptLog
 from nonet.operate.task_details import TaskReport
@@ -23,12 +23,12 @@ from nonet.rules.permissions import Action, Principal
 from nonet.tasks.handles import TaskStatus
 from nonet.tasks.secrecy import MASK, mask_names
 from nonet.web.rendering import back, path_of, render
-from nonet.web.resources.tasks import many
+from nonet.web.resources.tasks import form, many
 from nonet.web.routing import FormText, Text
 from nonet.web.site import Site, SiteOf, Viewer, ensure_searchable, may
 
 pages = APIRouter(include_in_schema=False)
-pages.routes.extend(many.router.routes)
+pages.routes.extend([*many.router.routes, *form.router.routes])
 
 _STEP_SECONDS = 30.0
 Listed = Annotated[LiveQuery, Query()]
@@ -198,17 +198,8 @@ async def again(
     once: Annotated[str, Form(min_length=8, max_length=64)],
 ) -> Response:
     """Submit a task again: a live one as a copy, a failed one at most once."""
-    client = site.client
-    report = await site.read(tasks.details, client, id)
-    if problem := report.why_not_again(site.registry):
-        raise ConflictError(f"task {id} cannot be submitted again: {problem}")
-    if report.letter is not None:
-        new = await site.perform(who, dead_letters.resubmit, client, report.letter.id)
-    elif report.is_live:
-        new = await site.perform(who, tasks.copy, client, id, once)
-    else:
-        new = await site.perform(who, history.resubmit, client, id)
-    path = path_of(request, "task", id=str(new))
+    new = await form.submit_again(site, who, await form.read(site, id), once)
+    path = path_of(request, "task", id=new)
     return back(request, path, f"Submitted task {id} again: this is the new task.")
 
 

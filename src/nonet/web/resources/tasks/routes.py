@@ -20,7 +20,14 @@ from nonet.rules.permissions import Action, Principal
 from nonet.rules.viewing import seen
 from nonet.stores.queue.places import TaskFilter
 from nonet.tasks.handles import TaskStatus
-from nonet.web.resources.tasks.submitting import NewTask, NewTasks, Submitted, SubmittedTasks, made
+from nonet.web.resources.tasks.submitting import (
+    Changes,
+    NewTask,
+    NewTasks,
+    Submitted,
+    SubmittedTasks,
+    made,
+)
 from nonet.web.routing import (
     NO_REASON,
     Body,
@@ -194,10 +201,13 @@ async def cancel_task(
 
 
 @api.post("/tasks/{id:path}/resubmit", status_code=202)
-async def resubmit_task(id: TaskId, site: SiteOf, who: Resubmitter) -> Made:
+async def resubmit_task(
+    id: TaskId, site: SiteOf, who: Resubmitter, how: Changes | None = None
+) -> Made:
     """Submit a failed task of the history again as a new task, once.
 
     Dead letters have a route of their own.
     """
     await tasks.get(site.client, id)
-    return Made(id=str(await site.perform(who, history.resubmit, site.client, id)))
+    changes = how.changes if how else None
+    return Made(id=str(await site.perform(who, history.resubmit, site.client, id, changes)))

@@ -127,6 +127,16 @@ class NewTask(Body):
         )
 
 
+class Changes(Body):
+    """How a task is submitted again."""
+
+    changes: Values = Field(
+        default={},
+        description="Arguments by name that replace those it had. A task with changes keeps no "
+        "secret: give it again.",
+    )
+
+
 class NewTasks(Body):
     """Tasks to submit together."""
 
