@@ -198,9 +198,27 @@ async def test_cancel_all_that_existed(nonet: Nonet, client: AsyncClient) -> Non
     assert event.kind == "tasks-cancelled" and "too many" in event.text
 
 
+async def test_chosen_rows_are_cancelled(nonet: Nonet, address: str, page: Page) -> None:
+    """A search has a short address; the rows that are chosen are cancelled, and no others."""
+    ids = [await nonet.submit(Report(n), delay=3600) for n in range(3)]
+    await page.goto(f"{address}/tasks")
+    await page.get_by_label("Class", exact=True).fill("Report")
+    await page.get_by_role("button", name="Search").click()
+    await page.wait_for_url(f"{address}/tasks?task=Report")
+    for id in ids[:2]:
+        await page.get_by_label(f"Choose {id}").check()
+    await page.get_by_role("button", name="Cancel the 2 chosen…").click()
+    await expect(page.locator("h1")).to_have_text("Cancel: 2 tasks")
+    await page.get_by_role("button", name="Cancel 2 tasks").click()
+    await page.wait_for_url(f"{address}/tasks?task=Report")
+    assert [(await nonet.status(id)).state for id in ids] == [*["cancelled"] * 2, "delayed"]
+
+
 async def test_submit_all_failures_again(nonet: Nonet, client: AsyncClient) -> None:
     """Failures that match become new tasks; the answer counts those that were submitted before."""
-    await run(nonet, *(Failing(f"bill {n}") for n in range(5)), Failing("other"))
+    ids = await run(nonet, *(Failing(f"bill {n}") for n in range(5)), Failing("other"))
+    chosen = (await client.get(f"/bulk/resubmit?task_id={ids[0]}&task_id={ids[5]}")).text
+    assert "Submit again: 2 tasks" in chosen
     preview = (await client.get("/bulk/resubmit?error=bill")).text
     assert "Submit again: 5 tasks" in preview and "web_tasks:Failing: 5" in preview
     until = re.search(r'name="until" value="(\d+)"', preview)

@@ -6,12 +6,14 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
 from nonet.base import late_pydantic as pydantic
+
+_NAMED = 10
 
 
 def printable(text: str) -> str:
@@ -23,6 +25,16 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def few(items: Sequence[object]) -> str:
+    """Name the first items of a list in a sentence.
+
+    >>> few(["a", "b"]), few(range(100))
+    ('a, b', '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 90 more')
+    """
+    more = [f"{len(items) - _NAMED} more"] if len(items) > _NAMED else []
+    return ", ".join([*map(str, items[:_NAMED]), *more])
 
 
 def plain(value: Any) -> Any:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from nonet.base.plain import few
 from nonet.rules.permissions import Action
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _R_co = TypeVar("_R_co", covariant=True)
-_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,4 @@ def _in_words(value: Any) -> Any:
         return ""
     if isinstance(value, Mapping):
         return f"changed {', '.join(value)}" if value else ""
-    if not isinstance(value, list | tuple):
-        return value
-    more = [f"{len(value) - _NAMED} more"] if len(value) > _NAMED else []
-    return ", ".join([*map(str, value[:_NAMED]), *more])
+    return few(value) if isinstance(value, list | tuple) else value

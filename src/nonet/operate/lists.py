@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from nonet.base.durations import duration, moment
+from nonet.base.plain import few
 
 
 def _is_moment(text: str) -> str:
@@ -72,14 +73,16 @@ class Selection(BaseModel):
         """Leave out the empty fields of a form: they were not filled in."""
         if not isinstance(values, Mapping):
             return values
-        return {name: value for name, value in values.items() if value not in ("", [""])}
+        lists = {name: list(filter(None, v)) for name, v in values.items() if isinstance(v, list)}
+        given = {**values, **lists}
+        return {name: value for name, value in given.items() if value not in ("", [])}
 
     @property
     def chosen(self) -> str:
         """The filters in words, because they may contain a typo; empty: there are none."""
         fields = self.model_dump(mode="json", exclude_defaults=True, exclude={"limit", "cursor"})
         words = ", ".join(
-            f"{name} {', '.join(value) if isinstance(value, list) else value}"
+            f"{name} {few(value) if isinstance(value, list) else value}"
             for name, value in fields.items()
         )
         return f" with {words}" if words else ""

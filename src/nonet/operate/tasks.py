@@ -34,6 +34,7 @@ LiveState = Literal["queued", "delayed", "waiting", "running", "dying"]
 Label = Annotated[
     str, StringConstraints(max_length=1000, pattern=r"^[^\x00-\x1f\x7f=]+=[^\x00-\x1f\x7f]+$")
 ]
+TaskId = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")]
 # How many tasks a list examines, so that it takes less than 0.3 s. Labels are in the messages of
 # tasks, which are read one by one.
 _BUDGET, _LABELLED = 5000, 1000
@@ -45,6 +46,9 @@ _SAMPLE, _SECONDS = 10, 20.0
 class AnyTaskQuery(ListQuery):
     """What can be asked of live and of ended tasks."""
 
+    task_id: tuple[TaskId, ...] = Field(
+        default=(), max_length=200, description="Only the tasks with these ids. Repeatable."
+    )
     task: Text = Field(
         default="",
         description="Only this task class: its full name `category:Class`, or its bare name.",
@@ -82,6 +86,7 @@ class AnyTaskQuery(ListQuery):
     def asked(self, **more: Any) -> TaskQuery:
         """Return the query for the stores."""
         return TaskQuery(
+            ids=self.task_id,
             task=self.task or None,
             labels=self.labels,
             worker=self.worker or None,

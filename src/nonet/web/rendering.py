@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from nonet.base.amounts import format_bytes
 from nonet.base.plain import instant, plain
-from nonet.operate.lists import MOST_LINES, Selection
+from nonet.operate.lists import MOST_LINES, ListQuery, Selection
 from nonet.rules.page_paths import PLAIN
 from nonet.rules.permissions import Action
 from nonet.rules.viewing import seen
@@ -138,6 +138,13 @@ def linked(query: Selection, **changes: object) -> str:
     fields = {**query.model_dump(mode="json", exclude_defaults=True), **changes}
     given = {name: value for name, value in fields.items() if value not in ("", None)}
     return f"?{urlencode(given, doseq=True)}"
+
+
+def filters(query: ListQuery) -> list[tuple[str, object]]:
+    """Return the filters of a query as fields of a form."""
+    fields = query.model_dump(mode="json", exclude_defaults=True, exclude={"limit", "cursor"})
+    lists = {name: v if isinstance(v, list) else [v] for name, v in fields.items()}
+    return [(name, value) for name, values in lists.items() for value in values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +273,7 @@ _environment.filters.update(
     when=when,
     short=short,
     linked=linked,
+    filters=filters,
     instant=instant,
     duration=duration,
     amount=amount,

@@ -39,6 +39,8 @@ async def test_a_list_has_pages_and_filters(client: AsyncClient, nonet: Nonet) -
     assert [item["id"] for item in await every(client, task="web_tasks:Mail")] == [mail]
     assert len(await every(client, label="n=1", limit=4)) == 12
     assert await every(client, state="running") == []
+    some = await every(client, task_id=[ids[3], mail, "unknown"], task="Report")
+    assert [item["id"] for item in some] == [ids[3]]
     wrong = await client.get(TASKS, params={"cursor": "abc"})
     assert (wrong.status_code, "cursor" in wrong.json()["detail"]) == (422, True)
 

@@ -79,6 +79,7 @@ class EndedFilter:
         labels: labels that the task must have. Only failures match, because the history keeps no
             other messages.
         since, until: first and last time of its end, by the logical clock of Redis.
+        ids: of tasks; empty: any.
 
     Raises:
         ValueError: a state is unknown.
@@ -91,6 +92,7 @@ class EndedFilter:
     labels: Mapping[str, Any] = field(default_factory=dict)
     since: datetime | None = None
     until: datetime | None = None
+    ids: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         unknown = [state for state in self.states if state not in STATES]
@@ -105,7 +107,7 @@ class EndedFilter:
     @property
     def is_narrow(self) -> bool:
         """Whether it selects some of the tasks in `lists` only."""
-        others = (self.task, self.error, self.labels, self.since, self.until)
+        others = (self.task, self.error, self.labels, self.since, self.until, self.ids)
         return any(others) or self.workers is not None
 
     def matches(self, kept: Kept, set_by: timedelta) -> bool:
@@ -118,6 +120,7 @@ class EndedFilter:
         return (
             (not self.states or task.state in self.states)
             and self.task in ("", task.name, task.name.rpartition(":")[2])
+            and (not self.ids or task.id in self.ids)
             and (self.workers is None or task.worker in self.workers)
             and (not self.until or task.ended + set_by <= self.until)
             and self.error.lower() in f"{task.error_type}: {task.error}".lower()

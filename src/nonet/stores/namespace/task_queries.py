@@ -28,6 +28,7 @@ class TaskQuery:
         worker: name or incarnation of the worker that has the task, or ended it.
         since: submitted, or ended, at most this long ago.
         until: latest submission, or end, by the logical clock of Redis.
+        ids: of the tasks.
         tenant: of live tasks only.
     """
 
@@ -37,6 +38,7 @@ class TaskQuery:
     error: str = ""
     since: timedelta | None = None
     until: datetime | None = None
+    ids: Sequence[str] = ()
     tenant: str = ""
 
     async def live(self, broker: Broker, results: Results, states: Sequence[str]) -> TaskFilter:
@@ -55,6 +57,7 @@ class TaskQuery:
             "error": self.error,
             "since": None if self.since is None else await broker.logical_now() - self.since,
             "until": self.until,
+            "ids": self.ids,
         }
 
 
@@ -63,5 +66,6 @@ async def page_of_lock(
 ) -> TaskPage:
     """Return the selected tasks that hold a lock or wait for it."""
     ids, total = await locks.tasks(lock, _OF_LOCK)
+    ids = [id for id in ids if not selection.ids or id in selection.ids]
     rows = await results.chosen(ids, selection)
     return TaskPage(rows[:limit], len(rows), len(ids), max(total, len(ids)))

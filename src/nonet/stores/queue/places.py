@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from nonet.base.errors import MalformedMessageError
 from nonet.base.messages.message import HARD_LIMIT_BYTES, decode_envelope, pack
+from nonet.base.plain import few
 from nonet.base.streams import KINDS, Priority, Size
 from nonet.stores.connection.clock import microseconds
 from nonet.stores.connection.redis import Scripts, server_errors
@@ -44,6 +45,7 @@ class TaskFilter(Struct, frozen=True):
         error: text in the error of the last failed attempt, in any case of letters; empty: any.
         since, until: first and last time of its submission, by the logical clock of Redis.
         tenant: see `nonet.rules.fairness.tenant_of`; empty: any.
+        ids: of tasks; empty: any.
     """
 
     task: str = ""
@@ -54,9 +56,11 @@ class TaskFilter(Struct, frozen=True):
     since: datetime | None = None
     until: datetime | None = None
     tenant: str = ""
+    ids: Sequence[str] = ()
 
     def __str__(self) -> str:
-        parts = [self.task and f"of class {self.task}"]
+        parts = [f"named {few(self.ids)}" if self.ids else ""]
+        parts += [self.task and f"of class {self.task}"]
         parts += [self.tenant and f"of tenant {self.tenant}"]
         parts += [f"labelled {name}={value}" for name, value in self.labels.items()]
         all_states = (set[str](), set(CANCELLABLE), set(UNFINISHED))
@@ -70,13 +74,13 @@ class TaskFilter(Struct, frozen=True):
     @property
     def is_narrow(self) -> bool:
         """Whether it selects by more than the state."""
-        others = (self.task, self.labels, self.error, self.since, self.until, self.tenant)
+        others = (self.task, self.labels, self.error, self.since, self.until, self.tenant, self.ids)
         return any(others) or self.workers is not None
 
     def names(self, name: str, state: str) -> bool:
         """Whether class and state match, and the filter needs nothing from records."""
         of_class = self.task in ("", name, name.rpartition(":")[2])
-        of_records = self.workers is not None or self.error or self.tenant
+        of_records = self.workers is not None or self.error or self.tenant or self.ids
         return of_class and state in self.states and not of_records
 
     def fits(self, envelope: bytes | None) -> bool:
@@ -185,13 +189,24 @@ class Places:
     async def walk(
         self, place: str, selection: TaskFilter, count: int = PAGE
     ) -> AsyncIterator[Page]:
-        """Yield the pages of a place."""
+        """Yield the pages of a place. Of all records, read those that the selection names."""
+        if place == "records" and selection.ids:
+            async for page in self.named(selection.ids, selection, count):
+                yield page
+            return
         page = Page([], 0, "")
         while True:
             page = await self.page(place, selection, page.end, count)
             yield page
             if not page.end:
                 return
+
+    async def named(
+        self, ids: Sequence[str], selection: TaskFilter, count: int = PAGE
+    ) -> AsyncIterator[Page]:
+        """Yield the pages of some tasks."""
+        for start in range(0, len(ids), count):
+            yield await self.page("named", selection, " ".join(ids[start : start + count]))
 
     async def delayed(self) -> int:
         """Count the members of the delayed set."""

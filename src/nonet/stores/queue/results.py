@@ -183,6 +183,10 @@ class Results:
         Raises:
             ValueError: `cursor` is not one of an earlier page.
         """
+        if selection.ids:
+            rows = await self.chosen(selection.ids, selection)
+            number = len(selection.ids)
+            return TaskPage(rows[:limit], len(rows), number, number)
         found = await Listing(self._places, selection, limit, budget, cursor).read()
         # Some may have moved since they were found.
         states = selection.states or LIVE_STATES
@@ -216,8 +220,7 @@ class Results:
     async def chosen(self, ids: Sequence[str], selection: TaskFilter) -> list[TaskStatus]:
         """Read the named tasks that are live and selected, in the given order."""
         found = list[TaskStatus]()
-        for start in range(0, len(ids), PAGE):
-            page = await self._places.page("named", selection, " ".join(ids[start : start + PAGE]))
+        async for page in self._places.named(ids, selection):
             found += await self.statuses([item.id for item in page.found])
         return found
 

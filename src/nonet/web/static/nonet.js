@@ -21,6 +21,17 @@ document.addEventListener("formdata", ({ target, formData }) => {
   for (const [name, value] of [...formData]) if (value === "") formData.delete(name);
 });
 
+// The button of a list says how many of its rows are chosen; without one it acts on all that match.
+document.addEventListener("change", ({ target }) => {
+  const button = target.form?.querySelector("[data-chosen]");
+  if (!button || target.type !== "checkbox") return;
+  const boxes = [...target.form.elements].filter((one) => one.name === "task_id" && one.type === "checkbox");
+  if ("all" in target.dataset) boxes.forEach((box) => { box.checked = target.checked; });
+  const number = boxes.filter((box) => box.checked).length;
+  button.dataset.all ??= button.textContent;
+  button.textContent = number ? button.dataset.chosen.replace("{n}", number) : button.dataset.all;
+});
+
 // A button with data-copy copies that text.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");

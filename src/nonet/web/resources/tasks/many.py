@@ -92,7 +92,8 @@ async def cancel(
     text = f"Cancelled {amount(done)} tasks." + (
         f" Workers end {amount(running)} running ones within seconds." if running else ""
     )
-    return back(request, path_of(request, "tasks") + linked(search, cursor=""), text)
+    path = path_of(request, "tasks") + linked(search, cursor="", task_id="")
+    return back(request, path, text)
 
 
 @router.post("/bulk/resubmit", name="do_bulk_resubmit")
@@ -100,13 +101,13 @@ async def resubmit(
     request: Request, site: SiteOf, search: Ended, who: Resubmitter, until: Until, done: Done = 0
 ) -> Response:
     """Submit the failures that existed at the preview, for some seconds; offer to continue."""
-    moment, query = instant(until), linked(search, cursor="")
+    moment = instant(until)
     found = await site.perform(
         who,
         history.resubmit_all,
         site.client,
         await search.failures(site.stores, moment),
-        f"{query}, ended until {moment:%F %T}",
+        f"failures{search.chosen}, ended until {moment:%F %T}",
         cursor=opened(search.cursor),
     )
     done += found.number
@@ -115,7 +116,8 @@ async def resubmit(
         more = {"done": done, "problems": found.problems, "refused": found.refused}
         return _page(request, "resubmit", search, moment, **more)
     text = f"Submitted {amount(done)} tasks again."
-    return back(request, path_of(request, "history") + query, text)
+    path = path_of(request, "history") + linked(search, cursor="", task_id="")
+    return back(request, path, text)
 
 
 def _page(
