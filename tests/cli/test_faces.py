@@ -80,6 +80,7 @@ OTHERS = {
     "/dead-letters/bulk": "a change of many letters runs in the process of task-web",
     "/dead-letters/bulk/{id}": "the same",
     "/tasks/{id:path}/explanation": "explain adds the page of the task if NONET_WEB_URL is set",
+    "/tasks/{id:path}/timeline": "its page draws it; status and logs print the same in words",
     "/tasks/{id:path}/arguments": "status --show-args adds them to the task",
     "/dead-letters/{row}/arguments": "dlq show --show-args adds them to the letter",
 }

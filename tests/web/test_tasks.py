@@ -123,6 +123,17 @@ def _foreign(id: str, name: str) -> Submission:
     return Submission(id, name, "normal:small", b"no envelope")
 
 
+async def test_attempts_are_on_one_axis(nonet: Nonet, client: AsyncClient) -> None:
+    """API and page show when a task waited, and when it ran, with the error of the attempt."""
+    (dead,) = await run(nonet, Failing("no bill"))
+    spans = (await client.get(f"/api/v1/tasks/{dead}/timeline")).json()["spans"]
+    assert [(one["what"], one["attempt"], one["error"]) for one in spans] == [
+        *(("waited", 1, ""), ("ran", 1, "ValueError: no bill"))
+    ]
+    assert spans[0]["end"] == spans[1]["begin"]
+    assert 'class="ran failed"' in (await client.get(f"/tasks/{dead}")).text
+
+
 async def test_a_viewer_sees_no_details(nonet: Nonet, client_of: Any) -> None:
     """A viewer sees types of errors, no texts, and cannot search for them."""
     (dead,) = await run(nonet, Failing("the password is hunter2"))

@@ -95,7 +95,7 @@ async def test_a_large_one_is_counted_by_layers(client: AsyncClient) -> None:
         workflow.step(Report(number), after=first)
     await workflow.submit(id="large")
     text = (await client.get("/workflows/large")).text
-    assert "too large for a picture" in text and "<svg" not in text
+    assert "too large for a picture" in text and 'class="graph"' not in text
     assert "web_tasks:Report</a>\n 200" in text and "200 blocked" in text
     assert len(places(text)) == 100
     (link,) = re.findall(r'rel="next" href="([^"]+)#steps"', text)
@@ -210,6 +210,22 @@ async def test_the_api_shows_workflows(client: AsyncClient) -> None:
     assert (await client.get(f"{API}/other")).status_code == 404
     assert (await client.get(f"{API}/other/steps")).status_code == 404
     assert (await client.get(f"{API}/nightly/steps?cursor=odd")).status_code == 422
+
+
+async def test_a_step_waits_from_when_those_before_it_ended(
+    nonet: Nonet, client: AsyncClient
+) -> None:
+    """Steps have spans, also on a page without the steps before them; the page draws them."""
+    await failed_one(nonet)
+    first, second = [
+        (await client.get(f"{API}/nightly/steps?limit=1&state={state}")).json()["items"][0]["spans"]
+        for state in ("done", "dead")
+    ]
+    assert [one["what"] for one in first] == [one["what"] for one in second] == ["waited", "ran"]
+    assert second[0]["begin"] == first[1]["end"]
+    assert second[1]["error"] == "ValueError: the password is secret"
+    text = (await client.get("/workflows/nightly")).text
+    assert text.count('class="ran"') == 1 and text.count('class="ran failed"') == 1
 
 
 async def test_the_api_resumes_and_cancels(nonet: Nonet, client: AsyncClient) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from nonet.operate.lists import ListQuery, Page, Remember, always, cut, opened, 
 from nonet.rules.findings import remedies
 from nonet.rules.findings.explanation import Explanation
 from nonet.rules.permissions import Action
+from nonet.rules.spans import last_run, since_when, spans, those_before
 from nonet.rules.workflows import (
     FailedWorkflows,
     StuckWorkflows,
@@ -183,11 +184,20 @@ async def steps(client: Client, id: str, query: StepQuery, remember: Remember = 
     Raises:
         NotFoundError: it is unknown, or is not kept any more.
     """
-    await client.stores.workflows.status(id)
+    status = await client.stores.workflows.status(id)
     graph, states = await drawing(client, id, remember)
     matched = [place for place in graph if query.state in (None, states[place])]
     some = cut(matched, query)
-    found = await read_steps(client.stores.workflows, client.stores.results, id, graph, some.items)
+    before = {place: after for place, (_, after) in graph.items()}
+    wanted = [*some.items, *those_before(before, some.items)]
+    places = list(dict.fromkeys(wanted))
+    read = await read_steps(client.stores.workflows, client.stores.results, id, graph, places)
+    ends = {step.place: step.task.finished for step in read}
+    since = since_when(before, ends, status.opened, some.items)
+    found = [
+        replace(step, spans=tuple(spans(step.task, since[step.place], last_run(step.task))))
+        for step in read[: len(some.items)]
+    ]
     return StepPage(found, some.cursor, len(matched))
 
 

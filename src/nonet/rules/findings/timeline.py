@@ -9,6 +9,7 @@ from typing import Any
 
 from nonet.base.messages.message import ErrorDocument, Usage
 from nonet.rules.outcomes import Reason
+from nonet.rules.spans import Run, Span, last_run, spans
 from nonet.tasks.handles import TaskStatus
 
 
@@ -18,6 +19,7 @@ class Step:
 
     Attributes:
         what: a few words: ``submitted``, ``attempt 2 failed`` …
+        attempt: number of the attempt that it is about; 0: none.
         at: when; None: unknown.
         state: the state that it led to, or empty.
         lasted: how long the attempt ran, or the wait took, that this step ended; None: unknown.
@@ -29,6 +31,7 @@ class Step:
 
     what: str
     at: datetime | None = None
+    attempt: int = 0
     state: str = ""
     lasted: timedelta | None = None
     worker: str = ""
@@ -39,13 +42,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Steps in their order.
+    """The life of a task.
 
     Attributes:
+        steps: in their order.
+        spans: the same as spans of time.
         missing: which attempts are not in it, and why; empty: none is missing.
     """
 
     steps: Sequence[Step]
+    spans: Sequence[Span] = ()
     missing: str = ""
 
 
@@ -74,7 +80,13 @@ def timeline(
     steps += _now(status) if not is_ended else [_end(status, started)]
     used = status.attempt - (status.state in ("running", "dying") and status.attempt not in known)
     lost = sorted(set(range(1, used + 1)) - known - ({status.attempt} if is_ended else set()))
-    return Timeline(steps, _missing(lost, is_ended=is_ended))
+    failed = [
+        Run(step.attempt, step.at - (step.lasted or timedelta()), step.at, step.error)
+        for step in steps
+        if step.state == "failed" and step.at
+    ]
+    parts = spans(status, status.submitted, [*failed, *last_run(status)])
+    return Timeline(steps, parts, _missing(lost, is_ended=is_ended))
 
 
 def _failed(number: int, reason: object) -> str:
@@ -86,6 +98,7 @@ def _of_failure(found: ErrorDocument) -> tuple[int, Step]:
     return found.attempt, Step(
         _failed(found.attempt, found.reason),
         datetime.fromtimestamp(found.at, UTC),
+        found.attempt,
         "failed",
         _seconds(found.usage.wall if found.usage else None),
         error=line,
@@ -100,6 +113,7 @@ def _of_row(row: Mapping[str, Any]) -> tuple[int, Step]:
     return number, Step(
         _failed(number, row.get("reason")),
         datetime.fromtimestamp(at, UTC) if at else None,
+        number,
         "failed",
         _seconds(usage.wall),
         error=str(row.get("error") or ""),
@@ -110,17 +124,17 @@ def _of_row(row: Mapping[str, Any]) -> tuple[int, Step]:
 def _now(status: TaskStatus) -> list[Step]:
     """What a live task does since its last failed attempt."""
     if status.state == "running":
-        worker = status.worker
-        return [Step(f"attempt {status.attempt} began", status.started, "running", worker=worker)]
+        what, number = f"attempt {status.attempt} began", status.attempt
+        return [Step(what, status.started, number, "running", worker=status.worker)]
     if status.state == "delayed":
         what = f"attempt {status.attempt + 1} is due" if status.attempt else "due"
-        return [Step(what, status.due, "delayed")]
+        return [Step(what, status.due, state="delayed")]
     if status.state == "waiting":
-        return [Step("waits", status.waits_since, "waiting", error=status.blocker)]
+        return [Step("waits", status.waits_since, state="waiting", error=status.blocker)]
     if status.state == "dying":
         what = "failed for good; its dead letter is not in SQL yet"
-        return [Step(what, None, "dying", worker=status.worker, error=status.blocker)]
-    return [Step("queued", status.waits_since, status.state)]
+        return [Step(what, state="dying", worker=status.worker, error=status.blocker)]
+    return [Step("queued", status.waits_since, state=status.state)]
 
 
 def _end(status: TaskStatus, started: datetime | None) -> Step:
@@ -129,6 +143,7 @@ def _end(status: TaskStatus, started: datetime | None) -> Step:
     return Step(
         f"ended in attempt {status.attempt}{expected}" if ran else "ended",
         status.finished,
+        status.attempt,
         status.state,
         status.finished - started if started and status.finished else None,
         worker=status.worker,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from nonet.rules.spans import Span
 from nonet.rules.workflows import BLOCKED, after_in_words, names_steps
 from nonet.stores.queue.results import Results, ended_status
 from nonet.stores.queue.workflows import Workflows, step_id
@@ -26,11 +27,13 @@ class WorkflowStep:
             the place.
         task: status of its task, live or ended, without a traceback; its state is ``lost`` if
             Redis has lost it.
+        spans: since when it waited for a worker, and ran; of earlier attempts the time is not kept.
     """
 
     place: str
     after: tuple[str, ...]
     task: TaskStatus
+    spans: tuple[Span, ...] = ()
 
     @property
     def is_blocked(self) -> bool:

@@ -25,6 +25,7 @@ from nonet.operate.workflows import (
 )
 from nonet.rules.permissions import Principal
 from nonet.tasks.runs import Signalled, State, WorkflowStatus
+from nonet.web.bars import axis
 from nonet.web.graph import HEIGHT, WIDTH, is_too_large, layer_counts, picture
 from nonet.web.rendering import back, path_of, render
 from nonet.web.routing import NO_REASON, Body, FormText, Reason, Text, resource
@@ -112,13 +113,16 @@ async def show_workflow(
     """Show a workflow: what it waits for, its graph, and some of its steps."""
     client = site.client
     workflow = await _get(site, who, id)
+    steps = await site.read(workflows.steps, client, id, query, site.shared.read)
+    now = await site.nonet.broker.logical_now()
     return render(
         request,
         "workflow.html",
         workflow=workflow,
-        steps=await site.read(workflows.steps, client, id, query, site.shared.read),
+        steps=steps,
+        axis=axis([step.spans for step in steps.items], now),
         query=query,
-        now=await site.nonet.broker.logical_now(),
+        now=now,
         **_graph(await workflows.drawing(client, id, site.shared.read)),
     )
 

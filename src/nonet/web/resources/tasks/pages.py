@@ -20,8 +20,10 @@ from nonet.operate.tasks import LiveQuery, LiveState
 from nonet.rules.findings import remedies
 from nonet.rules.findings.explanation import Explanation, Facts
 from nonet.rules.permissions import Action, Principal
+from nonet.rules.spans import Span
 from nonet.tasks.handles import TaskStatus
 from nonet.tasks.secrecy import MASK, mask_names
+from nonet.web.bars import axis
 from nonet.web.rendering import back, path_of, render
 from nonet.web.resources.tasks import form, many
 from nonet.web.routing import FormText, Text
@@ -121,6 +123,10 @@ async def _render(
     request: Request, site: Site, report: TaskReport, who: Principal, **more: Any
 ) -> Response:
     explained, facts = await _explained(site, report, who)
+    now = await site.nonet.broker.logical_now()
+    attempts: dict[int, list[Span]] = {}
+    for span in report.timeline.spans:
+        attempts.setdefault(span.attempt, []).append(span)
     return render(
         request,
         "task.html",
@@ -133,7 +139,9 @@ async def _render(
         why_not_again=report.why_not_again(site.registry),
         labels=mask_names(report.envelope.labels) if report.envelope else {},
         once=secrets.token_hex(8),
-        now=await site.nonet.broker.logical_now(),
+        now=now,
+        attempts=attempts,
+        axis=axis(list(attempts.values()), now),
         **{"revealed": None, **more},
     )
 
@@ -149,9 +157,9 @@ async def _explained(
 
 
 async def _logged(site: Site, id: str) -> Sequence[AttemptLog]:
-    """Return what a task has logged, of each attempt, the newest first."""
+    """Return what the attempts of a task have logged."""
     with suppress(NotFoundError):
-        return (await site.read(logs.get, site.client, id)).attempts[::-1]
+        return (await site.read(logs.get, site.client, id)).attempts
     return ()
 
 

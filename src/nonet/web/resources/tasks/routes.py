@@ -16,6 +16,7 @@ from nonet.operate.lists import Searched
 from nonet.operate.logs import TaskLog
 from nonet.operate.tasks import Arguments, CancelledMany, LiveQuery, Outcome
 from nonet.rules.findings.explanation import Explanation
+from nonet.rules.findings.timeline import Timeline
 from nonet.rules.permissions import Action, Principal
 from nonet.rules.viewing import seen
 from nonet.stores.queue.places import TaskFilter
@@ -158,6 +159,12 @@ async def get_arguments(id: TaskId, site: SiteOf, who: Revealer) -> Arguments:
 async def explain_task(id: TaskId, site: SiteOf, who: Knower) -> Explanation:
     """Explain where a task is, or the first thing that keeps it from running."""
     return (await site.explain(id, who))[0]
+
+
+@api.get("/tasks/{id:path}/timeline")
+async def get_timeline(id: TaskId, site: SiteOf, who: Viewer) -> Timeline:
+    """Return what happened to a task, and when it waited and ran."""
+    return (await tasks.details(site.client, id)).timeline
 
 
 @api.get("/tasks/{id:path}/log")
