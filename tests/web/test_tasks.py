@@ -51,6 +51,7 @@ async def test_search_and_cancel_by_keyboard(nonet: Nonet, address: str, page: P
     await page.wait_for_selector(".message.good")
     assert (await nonet.status(id)).state == "cancelled"
     await expect(page.locator("#fields")).to_contain_text("wrong input")
+    await expect(page.locator("#fields dd").first).to_have_text("cancelled")
 
 
 async def test_each_filter_selects(nonet: Nonet, client: AsyncClient) -> None:

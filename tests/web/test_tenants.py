@@ -55,6 +55,8 @@ async def test_page_and_api_agree(client: AsyncClient) -> None:
     for wrong in ({"since": "1s"}, {"sort": "x"}):
         assert (await client.get("/api/v1/tenants", params=wrong)).status_code == 422
     assert "Tenants</a> by label:team" in (await client.get("/")).text
+    (event,) = (await client.get("/api/v1/events?kind=fairness-published")).json()["items"]
+    assert event["text"] == "shared: normal:small; weights: mail 3"
 
 
 @pytest.mark.usefixtures("shared")

@@ -204,7 +204,7 @@ STRUCTURE = (
 # Kinds of entries in the event stream, and their meaning.
 EVENT_KINDS = {
     "ceilings-published": "the configuration changed a ceiling on the number of tasks",
-    "fairness-published": "the configuration changed which streams tenants share",
+    "fairness-published": "the configuration changed which streams tenants share, or their weights",
     "child-lost": "a child process died while it ran tasks (one event in 10 s from each worker)",
     "clock": "the clock of Redis was set",
     "config-published": "a changed configuration was published",

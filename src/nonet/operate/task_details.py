@@ -58,6 +58,7 @@ class TaskReport:
         timeline: its life.
         locks: its locks, while it is live.
         fence: fence of its running attempt, or empty.
+        tenant: to whom it belongs while it is live, or empty.
         owner: incarnation of `status.worker`, while that is registered.
         groups: ids of the groups that it opened.
         envelope: its message, as far as it is kept.
@@ -71,6 +72,7 @@ class TaskReport:
     timeline: Timeline
     locks: Sequence[LockUse]
     fence: str
+    tenant: str
     owner: str
     groups: Sequence[str]
     envelope: Envelope | None
@@ -128,6 +130,7 @@ async def read(client: Client, id: str) -> TaskReport:
         ),
         locks=await _locks(status, details, stores) if is_live else (),
         fence=details.record.get("fence", "") if status.state == "running" else "",
+        tenant=details.record.get("tenant", ""),
         owner=_owner(status, details, kept),
         groups=await stores.groups.opened_by(id),
         envelope=envelope,

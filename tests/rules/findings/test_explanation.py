@@ -76,7 +76,7 @@ CAUSES: dict[str, list[tuple[Facts, str]]] = {
     "ended": [
         (facts("done", is_ended=True), "done$"),
         (facts("dead", is_ended=True, error="ValueError: no"), "dead: ValueError: no$"),
-        (facts("cancelled", is_ended=True, error="by ann"), "cancelled: by ann$"),
+        (facts("cancelled", is_ended=True, error="cancelled by ann"), "cancelled by ann$"),
         (facts("expired", is_ended=True), "expired$"),
     ],
     "paused": [

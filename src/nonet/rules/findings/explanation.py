@@ -203,6 +203,8 @@ def explain(facts: Facts) -> Explanation:
 def _first_cause(facts: Facts) -> Explanation:
     if facts.is_ended:
         text = facts.state + (f": {facts.error}" if facts.error else "")
+        if facts.error.startswith(facts.state):  # it says who cancelled the task
+            text = facts.error
         is_kept = facts.state == "dead" and facts.error.endswith(_QUARANTINED)
         return _made(facts, "ended", text, next=remedies.of_quarantine() if is_kept else "")
     if facts.cancel and facts.state != "dying":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from nonet.base.plain import few
+from nonet.base.streams import Priority, Size
 from nonet.stores.connection.redis import RedisStore
 
 
@@ -33,9 +35,22 @@ class Fairness(RedisStore):
         names = sorted(streams)
         pairs = [part for item in weights.items() for part in item]
         version = fairness_version(names, weights)
-        about = (term, version, who, " ".join(names))
+        about = (term, version, who, " ".join(names), _in_words(names, weights))
         answer = int(await self._scripts.run("publish_fairness", *about, *pairs))
         return None if answer < 0 else answer
+
+
+def _in_words(names: Sequence[str], weights: Mapping[str, float]) -> str:
+    """Return what is published, for the event stream.
+
+    >>> _in_words(["normal:small"], {"default": 1, "lhcb": 2.5}), _in_words([], {})
+    ('shared: normal:small; weights: default 1, lhcb 2.5', 'no stream is shared')
+    """
+    if not names:
+        return "no stream is shared"
+    streams = "all streams" if len(names) == len(Priority) * len(Size) else " ".join(names)
+    given = few([f"{tenant} {weight:g}" for tenant, weight in sorted(weights.items())])
+    return f"shared: {streams}" + (f"; weights: {given}" if given else "")
 
 
 def fairness_version(streams: Iterable[str], weights: Mapping[str, float]) -> str:

@@ -2,11 +2,11 @@
 -- publish_fairness: let tenants share streams, or end that. Without streams, keys of fair shares stay until all lists and
 -- lines are empty.
 -- KEYS  prefix
--- ARGV  term, version, who, streams (PRIORITY:SIZE, between blanks), n × (tenant, weight)
+-- ARGV  term, version, who, streams (PRIORITY:SIZE, between blanks), what is published in words, n × (tenant, weight)
 -- returns 0 when it is in force; the number of streams and limiters that still have them: call again later; -1 if
 --       another term leads
 -- @include base leading events
-local term, version, who, streams = unpack(ARGV, 1, 4)
+local term, version, who, streams, text = unpack(ARGV, 1, 5)
 if not leads(term) then
   return -1
 end
@@ -24,14 +24,14 @@ local function with_lists()
   return number
 end
 
-local before = redis.call('HGET', P .. 'fairness', 'streams') or ''
+local before = redis.call('HGET', P .. 'fairness', 'version') or ''
 redis.call('DEL', P .. 'weights')
-if #ARGV > 4 then
-  redis.call('HSET', P .. 'weights', unpack(ARGV, 5))
+if #ARGV > 5 then
+  redis.call('HSET', P .. 'weights', unpack(ARGV, 6))
 end
 redis.call('SET', P .. 'fair', ' ' .. streams .. ' ')
-if before ~= streams then
-  log_event('fairness-published', who, streams == '' and 'no stream is shared' or 'shared: ' .. streams)
+if before ~= version then
+  log_event('fairness-published', who, text)
 end
 local left = streams == '' and with_lists() or 0
 if streams == '' and left == 0 then
