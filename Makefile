@@ -59,7 +59,7 @@ chart: $(DEV)     ## make anew the parts of the chart that follow from its value
 	@$(BIN)/python scripts/chart
 
 screens: $(DEV) servers ## make docs/reference/screens.md anew, from what commands print in a system that runs
-	@SCREENS=write $(BIN)/python -m pytest -q tests/docs/test_screens.py tests/web/walk -k "screens or commands_print or reached_by_keys"
+	@SCREENS=write $(BIN)/python -m pytest -q tests/docs/test_screens.py tests/web/walk -k "screens or commands_print or reached_by_keys or as_approved"
 
 faults: $(DEV) servers ## break everything that can break, and print what was lost or doubled
 	@$(BIN)/python -m pytest tests/faults -m "soak or not soak" -k "not scaled" $(ARGS)

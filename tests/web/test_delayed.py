@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 
 from httpx import AsyncClient
@@ -18,7 +17,7 @@ async def test_the_soonest_comes_first(nonet: Nonet, client: AsyncClient) -> Non
     late = await nonet.submit(Report(1), at_time=now + timedelta(hours=2))
     soon = await nonet.submit(Failing(), at_time=now + timedelta(hours=1))
     page = (await client.get("/delayed")).text
-    assert page.index(soon) < page.index(late) and re.search(r"in 5\d min", page)
+    assert page.index(soon) < page.index(late)
     assert "overdue" not in page
     filtered = (await client.get("/delayed?task=Report")).text
     assert late in filtered and soon not in filtered

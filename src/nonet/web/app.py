@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from nonet.app import Nonet
 from nonet.config.web_settings import WebSettings
-from nonet.web import error_responses as failures, exports, login_pages, openapi
+from nonet.web import components, error_responses as failures, exports, login_pages, openapi
 from nonet.web.access.access import Access
 from nonet.web.access.login import Login
 from nonet.web.guard import Below, Guard
@@ -66,7 +66,7 @@ def routers() -> list[APIRouter]:
     """
     nouns = list(resources())
     pages, api = [noun.pages for noun in nouns], [noun.api for noun in nouns]
-    return [*pages, login_pages.router, exports.router(), *api, openapi.router]
+    return [*pages, login_pages.router, components.router, exports.router(), *api, openapi.router]
 
 
 def create_sites(

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,11 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
+from zoneinfo import ZoneInfo
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context, select_autoescape
+from jinja2.runtime import Context
+from markupsafe import Markup, escape
 
 from nonet.base.amounts import format_bytes
 from nonet.base.plain import instant, plain
@@ -35,8 +38,13 @@ REFRESH = "Nonet-Refresh"
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
 )
-_MESSAGE = "nonet_message"
+_MESSAGE, _ZONE = "nonet_message", "nonet_zone"
 _MARK = re.compile("<([a-z_]+)>")
+_CELL = re.compile(r"<tr\b|<t[dh]\b")
+# A name breaks behind its separators; a part that is long breaks before capitals, or anywhere.
+_JOINT = re.compile(r"(?<=[:/.@_=,])(?=\w)")
+_LONG = re.compile(r"\w{18,}")
+_INNER = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=\w{32})(?=\w)")
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -70,9 +78,51 @@ NAVIGATION = (
 """The pages that every page links to. A new page adds itself here."""
 
 
-def when(instant: datetime | None) -> str:
-    """Show a time in UTC; nothing for None."""
-    return "" if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+@pass_context
+def when(context: Context, instant: datetime) -> str:
+    """Show a time in the zone of the viewer, as all pages do."""
+    return f"{instant.astimezone(context['zone']):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def exact(instant: datetime) -> str:
+    """Show a time in UTC with milliseconds."""
+    found = instant.astimezone(UTC)
+    return f"{found:%Y-%m-%d %H:%M:%S}.{found.microsecond // 1000:03} UTC"
+
+
+def name_of_zone(zone: ZoneInfo) -> str:
+    """Return the short name that a zone has now, such as CET."""
+    return f"{datetime.now(zone):%Z}"
+
+
+def labelled(rows: str, columns: Sequence[str]) -> Markup:
+    """Name the column in each cell of a table: narrow screens show rows as cards, without heads.
+
+    >>> labelled("<tr><th>a</th><td>1</td></tr>", ["Task", "#Attempts"])
+    Markup('<tr><th>a</th><td data-label="Attempts">1</td></tr>')
+    """
+    names = iter(columns)
+
+    def mark(found: re.Match[str]) -> str:
+        nonlocal names
+        if found[0] == "<tr":
+            names = iter(columns)
+            return found[0]
+        label = escape(next(names, "").removeprefix("#"))
+        return f'<td data-label="{label}"' if found[0] == "<td" else found[0]
+
+    return Markup(_CELL.sub(mark, rows))
+
+
+def breakable(text: str) -> Markup:
+    """Let a name break between its parts, never inside of a word.
+
+    >>> breakable("shop:SendMail, shop:SendReminderOfInvoice")
+    Markup('shop:<wbr>SendMail, shop:<wbr>Send<wbr>Reminder<wbr>Of<wbr>Invoice')
+    """
+    wbr = Markup("<wbr>")
+    parts = _JOINT.split(text)
+    return wbr.join(wbr.join(_INNER.split(part)) if _LONG.search(part) else part for part in parts)
 
 
 def duration(seconds: float | None) -> str:
@@ -218,12 +268,20 @@ def _messages_of(request: Request) -> list[Message]:
         return []
 
 
+def _zone_of(request: Request) -> ZoneInfo:
+    """Return the time zone that the viewer has chosen; UTC if there is no such zone."""
+    try:
+        return ZoneInfo(request.cookies.get(_ZONE, "UTC"))
+    except (KeyError, ValueError, OSError):
+        return ZoneInfo("UTC")
+
+
 def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:
     """Render a template for the caller of a request; answer 304 if the caller has the result.
 
     Templates have, besides `values`: ``request``, ``site``, ``who`` (the `Principal`), ``may``
     (takes the name of an action), ``url`` (takes the name of a route and its parameters),
-    and ``navigation``.
+    ``zone`` (in which the viewer wishes times), and ``navigation``.
     """
     site, who = get_site(request), getattr(request.state, "principal", None)
     base: str = request.scope.get("root_path", "")
@@ -243,6 +301,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         may=allowed,
         url=partial(path_of, request),
         base=base,
+        zone=_zone_of(request),
         page=getattr(request.scope.get("route"), "name", ""),
         navigation=[item for item in NAVIGATION if allowed(item.action)],
         csrf=getattr(request.state, "csrf", ""),
@@ -271,6 +330,10 @@ _environment = Environment(
 _environment.globals["most_lines"] = MOST_LINES
 _environment.filters.update(
     when=when,
+    exact=exact,
+    name_of_zone=name_of_zone,
+    labelled=labelled,
+    breakable=breakable,
     short=short,
     linked=linked,
     filters=filters,

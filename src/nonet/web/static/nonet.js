@@ -1,8 +1,8 @@
-// What pages do without a reload: live parts, copies, the theme and keys.
+// What pages do without a reload: copies, the theme, the zone of times, ages and keys.
 "use strict";
 
-// On a phone the pages are one line that scrolls: show the current one.
-document.querySelector("nav.pages [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+// Say something to people who do not see it happen.
+const say = (text) => { document.getElementById("said").textContent = text; };
 
 // A click on the button of the theme chooses the other one, for this browser.
 document.addEventListener("click", (event) => {
@@ -32,25 +32,66 @@ document.addEventListener("change", ({ target }) => {
   button.textContent = number ? button.dataset.chosen.replace("{n}", number) : button.dataset.all;
 });
 
+// The server shows times in the zone of this cookie.
+document.addEventListener("click", (event) => {
+  if (!event.target.closest("#zone")) return;
+  const { zone, read } = document.body.dataset;
+  const chosen = zone === "UTC" ? new Intl.DateTimeFormat().resolvedOptions().timeZone : "UTC";
+  if (chosen === zone) return say("the zone of this browser is UTC");
+  document.cookie = `nonet_zone=${chosen}; path=/; max-age=31536000; samesite=strict`;
+  if (read) location.assign(read);
+  else location.reload();
+});
+
+// <time-ago> says how long ago the <time> before it was. Its text is in a shadow tree, so that a
+// refresh does not take it for a change of the page.
+customElements.define("time-ago", class extends HTMLElement {
+  connectedCallback() {
+    if (!this.shadowRoot) this.attachShadow({ mode: "open" });
+    this.show();
+    this.timer = setInterval(() => this.show(), 10000);
+  }
+
+  disconnectedCallback() { clearInterval(this.timer); }
+
+  show() {
+    const seconds = (Date.now() - Date.parse(this.previousElementSibling.dateTime)) / 1000;
+    const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+    const [unit, size] = units.find(([, size]) => Math.abs(seconds) >= 2 * size) || ["s", 1];
+    const text = `${Math.floor(Math.abs(seconds) / size)} ${unit}`;
+    this.shadowRoot.textContent = seconds < -5 ? `in ${text}` : seconds < 5 ? "now" : `${text} ago`;
+  }
+});
+
 // A button with data-copy copies that text.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
   await navigator.clipboard.writeText(button.dataset.copy);
-  button.classList.add("copied");
-  setTimeout(() => button.classList.remove("copied"), 1200);
+  button.textContent = "Copied";
+  say("copied");
+  setTimeout(() => { button.textContent = "Copy"; say(""); }, 2000);
 });
 
-// "g" and then the key of a page opens it; "/" goes to the search field.
+// Keys of one letter hinder people who speak to their computer: the list of keys turns them off.
+const keys = document.getElementById("keys");
+const useKeys = document.getElementById("use-keys");
+if (useKeys) {
+  useKeys.checked = localStorage.getItem("keys") !== "off";
+  useKeys.addEventListener("change", () => localStorage.setItem("keys", useKeys.checked ? "on" : "off"));
+}
+
+// "g" and then the key of a page opens it; "/" goes to the first field, "?" lists the keys.
 let previous = "";
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || !useKeys?.checked) return;
   if (event.target.matches("input, textarea, select")) return;
   if (previous === "g") {
-    const link = document.querySelector(`nav.pages a[data-key="${CSS.escape(event.key)}"]`);
-    if (link) link.click();
+    document.querySelector(`nav.pages a[data-key="${CSS.escape(event.key)}"]`)?.click();
+  } else if (event.key === "?") {
+    keys.showPopover();
   } else if (event.key === "/") {
-    const field = document.querySelector("input[type=search]");
+    const field = document.querySelector("main form.search :is(input:not([type=hidden]), select)");
     if (field) { event.preventDefault(); field.focus(); }
   }
   previous = event.key;

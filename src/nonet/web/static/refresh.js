@@ -16,11 +16,14 @@
 
   const show = (text, { isLost = false, href = "" } = {}) => {
     if (badge.textContent === text) return;
-    badge.setAttribute("aria-live", isLost ? "polite" : "off"); // do not read out each new time
+    // Read out that no answer comes, and that one comes again, but not each new time.
+    badge.setAttribute("aria-live", isLost || badge.classList.contains("lost") ? "polite" : "off");
     badge.classList.toggle("lost", isLost);
     badge.replaceChildren(href ? Object.assign(document.createElement("a"), { href, textContent: text }) : text);
   };
-  const time = () => `${answered.toISOString().slice(11, 19)} UTC`;
+  const { zone = "UTC", zoneName = "UTC" } = document.body.dataset;
+  const clock = new Intl.DateTimeFormat("sv", { timeStyle: "medium", timeZone: zone });
+  const time = () => `${clock.format(answered)} ${zoneName}`;
 
   // Whether the user presses a button, answers a question, fills in a form or selects text here.
   const isInUse = (section) => {
