@@ -81,3 +81,15 @@ async def test_status_list_and_overview_show_the_progress(task_run: TaskRun) -> 
         (listed,) = (await task_run("list", "--json")).json["items"]
         assert listed["progress"] == found
         await app.cancel(["p"])
+
+
+async def test_a_finding_is_marked_as_seen(task_run: TaskRun) -> None:
+    """The overview says who has seen it; an unknown finding is refused."""
+    done = await task_run("seen", "scheduler", "leader", "--for", "8h")
+    assert done.code == 0 and done.out.startswith("scheduler leader: seen until ")
+    (finding,) = await findings(task_run)
+    assert "@" in finding["seen"]["who"]
+    shown = (await task_run("overview")).out
+    assert "critical: no scheduler leads" in shown and "(seen by " in shown
+    assert (await task_run("seen", "worker", "leader", "--for", "8h")).code == 4
+    assert (await task_run("seen", "scheduler", "leader", "--for", "0s")).out.endswith("not seen\n")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
+import pytest
 from httpx import AsyncClient
 from playwright.async_api import Page, expect
 from starlette.routing import Match
-from web.conftest import Fixed, eventually, principal, working
-from web_tasks import Held, Mail, Report
+from web.conftest import ClientOf, Fixed, eventually, in_state, principal, working
+from web_tasks import Failing, Held, Mail, Report
 
-from nonet import Nonet
+from nonet import Nonet, Size
 from nonet.config.settings import plain_settings
 from nonet.config.web_settings import WebSettings
+from nonet.rules.findings import remedies
+from nonet.rules.findings.buttons import button_of
 from nonet.rules.page_paths import page_of
+from nonet.rules.permissions import Role
 from nonet.web.app import create_app
 
 
@@ -102,10 +107,84 @@ def test_a_finding_links_to_what_it_is_about() -> None:
         ("tenant", "lhcb", "/tenants"),
         ("stream", "quarantine", "/quarantine"),
         ("task", "a/b", "/tasks/a%2Fb"),
-        ("schedule", "mail:Send", "/schedules"),
+        ("schedule", "mail:Send", "/schedules?task=mail:Send"),
+        ("worker", "7@host", "/workers/7@host"),
         ("sql", "dead letters", "/dead-letters"),
         ("sql", "database", "/"),
     ]:
         assert page_of(kind, what) == path
         scope = {"type": "http", "method": "GET", "path": urlsplit(path).path}
         assert any(route.matches(scope)[0] is Match.FULL for route in app.routes), path
+
+
+def test_a_button_does_what_its_command_does() -> None:
+    """It sends a form, or opens a page, that exists; what a page cannot do has no button."""
+    app = create_app(Nonet(plain_settings()), WebSettings.plain(), Fixed(principal()))
+    for command in (
+        *(remedies.of_pause(what) for what in ("all", "stream:normal:small", "pipeline:volumes")),
+        remedies.command("task-run", "pause", "--task", "mail:Send"),
+        remedies.of_task("cancel", "-a/b"),
+        remedies.command("task-run", "limits", "unset", "limiter:conc:job:7"),
+        remedies.of_workflow("resume", "nightly"),
+        remedies.command("task-run", "schedules", "resume", "mail:Send"),
+        remedies.command("task-run", "locks", "release", "lock:mutex:job:7"),
+    ):
+        button = button_of(command)
+        assert button is not None, command
+        method = "GET" if button.fields is None else "POST"
+        scope = {"type": "http", "method": method, "path": unquote(urlsplit(button.path).path)}
+        assert any(route.matches(scope)[0] is Match.FULL for route in app.routes), button.path
+    assert button_of(remedies.of_worker("small")) is None
+    assert button_of(remedies.of_redis("CONFIG", "GET", "save")) is None
+
+
+async def test_a_finding_is_mended_and_marked_where_it_is_shown(
+    nonet: Nonet, client: AsyncClient, client_of: ClientOf, address: str, page: Page
+) -> None:
+    """A mark sinks it for all, names who made it, and ends; the button of the command mends it."""
+
+    async def order(caller: AsyncClient) -> list[tuple[str, str]]:
+        found = (await caller.get("/api/v1/overview")).json()["findings"]
+        return [(item["what"], (item["seen"] or {}).get("who", "")) for item in found]
+
+    await nonet.stores.controls.pause(["stream:normal:medium"], "ann@host 1", "the disk is full")
+    await nonet.submit(Report(7))
+    await page.goto(address)
+    leader = page.locator("#findings li", has_text="no scheduler leads")
+    await expect(leader).to_contain_text("critical")
+    await leader.get_by_role("button", name="Seen …").click()
+    await leader.get_by_role("button", name="8 hours").click()
+    await page.get_by_text("leader: seen until").wait_for()
+    await expect(page.locator("#findings li").last).to_contain_text("seen by alice until")
+    async with client_of(principal(Role.VIEWER, "vera")) as other:
+        assert (await order(other))[-1] == ("leader", "alice")
+        seen = {"kind": "scheduler", "what": "leader", "seconds": 0}
+        assert (await other.post("/api/v1/overview/seen", json=seen)).status_code == 403
+        assert (await client.post("/api/v1/overview/seen", json=seen)).json()["seen"] is None
+        assert ("leader", "") in await order(client)
+        assert (await client.post("/api/v1/overview/seen", json={**seen, "what": "x"})).is_error
+    events = await nonet.stores.events.last(2, kind="finding-seen")
+    assert [event.text.partition(": ")[2][:10] for event in events] == ["seen until", "not seen"]
+    paused = page.locator("#findings li", has_text="the disk is full")
+    await paused.get_by_role("button", name="Resume").click()
+    await page.get_by_text("stream normal:medium is resumed").wait_for()
+    assert await nonet.stores.controls.load() == []
+
+
+async def test_a_failure_leads_to_its_cause(
+    nonet: Nonet, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To its dead letters, or its tasks of the history; a preview submits them again."""
+    ids = [await nonet.submit(Failing()) for _ in range(3)]
+    async with working(nonet, Size.MEDIUM):
+        for id in ids:
+            await in_state(nonet, id, "dead")
+    for has_letters, path in ((False, "/bulk/resubmit?"), (True, "/dead-letters/resubmit?")):
+        monkeypatch.setattr(Failing, "dlq_eligible", has_letters)
+        text = (await client.get("/")).text.replace("&amp;", "&")
+        (link,) = re.findall(rf'href="({re.escape(path)}[^"]*)"', text)
+        assert f"Show {Failing.__module__}:Failing" in text and link.endswith(":Failing")
+        assert ("3 tasks" in (await client.get(link)).text) != has_letters
+        for page in (link, link.replace("bulk/resubmit", "history").replace("/resubmit", "")):
+            assert f'href="{page}"' in text
+            assert (await client.get(page)).status_code == 200

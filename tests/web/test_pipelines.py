@@ -107,7 +107,8 @@ async def test_the_api_pauses_pipelines(client: AsyncClient) -> None:
     left = await client.post("/api/v1/pauses/resume", json={"pipelines": ["volumes"]})
     assert left.json()["items"] == []
     assert (await client.post("/api/v1/pauses", json={"pipelines": ["a b"]})).status_code == 422
-    assert (await client.post("/pipelines/disks/pause")).status_code == 404
+    form = {"what": "pipeline:disks"}
+    assert (await client.post("/pauses/pause", data=form)).status_code == 404
 
 
 async def test_the_letter_of_a_row_names_the_row(

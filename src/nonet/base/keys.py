@@ -154,10 +154,13 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     quarantine              STREAM  messages that are not valid tasks: fields at (µs), reason, task,
                                     stream, entry, size, bytes; capped
     quarantine:bytes        STRING  total bytes of its entries
+    seen:DIGEST             STRING  who has seen a finding, JSON; DIGEST is of what it is about; TTL
+    web:bulks               HASH    id of a change of many dead letters → how far it is, JSON;
+                                    stop:ID → who asked to stop it; TTL
     web:session:DIGEST      STRING  a login of the dashboard, JSON; DIGEST is the SHA-256 of its
                                     secret; TTL
     web:sessions:USER       ZSET    digest of each session of a user → its end (s); TTL
-    web:link:DIGEST         STRING  who made a one-time link; TTL
+    web:link:DIGEST         STRING  a link to log in, JSON; TTL
     web:tries:DIGEST        STRING  number of attempts to log in as a user or from an address; TTL
 """
 
@@ -211,6 +214,7 @@ EVENT_KINDS = {
     "config-refused": "the configuration is invalid and was not applied",
     "dlq-discard": "dead letters were deleted by hand",
     "dlq-resubmit": "dead letters were submitted again",
+    "finding-seen": "a finding was marked as seen, or no longer as seen",
     "epoch": "Redis lost its data or returned with older data (not recorded for a new Redis)",
     "limit-set": "a limit was set by hand",
     "limit-unset": "a limit set by hand was removed",
@@ -231,6 +235,7 @@ EVENT_KINDS = {
     "tasks-cancelled": "tasks were cancelled",
     "tasks-hastened": "delayed tasks were made due by hand",
     "tasks-resubmitted": "failed tasks were submitted again from the history",
+    "web-link": "a link to log in to the dashboard was made by a command",
     "worker-lost": "a worker died or froze, and its tasks run again elsewhere",
     "workers-drained": "workers were asked to finish their tasks and end",
     "workflow-cancelled": "a workflow was cancelled",

@@ -21,7 +21,9 @@ def print_findings(findings: Sequence[Finding], *, more: str = "") -> None:
     """
     shown = findings[:_MOST] if more else findings
     for number, finding in enumerate(shown, 1):
-        print_table([], [(f"{number}.", finding.problem)])
+        seen = finding.seen
+        mark = f" (seen by {seen.who} until {seen.until:%Y-%m-%d %H:%MZ})" if seen else ""
+        print_table([], [(f"{number}.", f"{finding.problem}{mark}")])
         if finding.hint:
             colon = ":" if finding.command else ""
             print_table([], [("  ", f"{finding.hint}{colon}")])

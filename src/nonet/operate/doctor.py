@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from nonet.base.errors import NonetError
 from nonet.config.settings import Settings
-from nonet.operate.overview import look
+from nonet.operate.overview import look, marked
 from nonet.operate.readers import unreadable
 from nonet.rules.findings import remedies
 from nonet.rules.findings.diagnosis import examine
@@ -82,9 +82,8 @@ async def look_over(stores: Stores, settings: Settings, wait: float | None = Non
         return found
     skipped = await unreadable(stores, has_sql=sql in ("current", "ahead"))
     situation, *_ = await look(stores, settings)
-    return replace(
-        found, problems=(*found.problems, *skipped), hints=(*found.hints, *waits(situation))
-    )
+    hints = (*found.hints, *await marked(stores, waits(situation)))
+    return replace(found, problems=(*found.problems, *skipped), hints=hints)
 
 
 def patience(settings: Settings) -> float:

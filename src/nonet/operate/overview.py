@@ -13,19 +13,24 @@ from typing import Any
 
 import msgspec
 
-from nonet.base.errors import NonetError, ServerUnreachableError, masked
+from nonet.base.actor import who
+from nonet.base.errors import NonetError, NotFoundError, ServerUnreachableError, masked
 from nonet.base.streams import Size
 from nonet.config.settings import Settings
+from nonet.operate.audited import audited
 from nonet.operate.lists import Remember, always
 from nonet.operate.queues import active_of, streams_of
 from nonet.operate.workflows import failed_workflows, stuck_workflows
 from nonet.rules.findings.explanation import HANDED_OVER_WITHIN
+from nonet.rules.findings.finding import Finding, Seen, with_seen
 from nonet.rules.findings.overview import troubles
 from nonet.rules.findings.refusal import Waiters
 from nonet.rules.findings.situation import Crew, Deaths, Overview, RedisState, Running, Situation
 from nonet.rules.findings.throughput import seconds_to_empty
 from nonet.rules.fingerprints import fingerprint_of, location_of
 from nonet.rules.outcomes import Reason
+from nonet.rules.periodic import EntryStatus
+from nonet.rules.permissions import Action
 from nonet.rules.viewing import for_viewer
 from nonet.stores.namespace.events import Event
 from nonet.stores.namespace.figures import Figures
@@ -75,7 +80,7 @@ async def find(
     leads = figures.leader and server.leader
     return Overview(
         at=at,
-        findings=tuple(troubles(situation)),
+        findings=tuple(await marked(stores, troubles(situation))),
         streams=tuple(situation.streams),
         workers=Counter(worker.size for worker in alive),
         slots=sum(worker.concurrency for worker in alive),
@@ -97,6 +102,44 @@ async def find(
     )
 
 
+async def marked(stores: Stores, findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings with the marks of those who have seen them; these go last."""
+    try:
+        marks = await stores.seen_marks.of([item.identity for item in findings])
+    except NonetError:  # a finding says what is wrong with Redis
+        return list(findings)
+    return with_seen(findings, marks)
+
+
+@audited(Action.NOTE, "finding {kind} {what}: seen for {lasts}", thing="{kind} {what}")
+async def see(
+    stores: Stores, settings: Settings, kind: str, what: str, lasts: timedelta
+) -> Finding:
+    """Mark a finding as seen: until an end it is below the others, for all operators.
+
+    Args:
+        kind, what: of the finding.
+        lasts: how long; zero: it is no longer seen.
+
+    Raises:
+        NotFoundError: there is no such finding now.
+    """
+    situation, *_ = await look(stores, settings)
+    found = [item for item in troubles(situation) if (item.kind, item.what) == (kind, what)]
+    if not found:
+        text = f"no finding is about {kind} {what} now: 'task-run overview' shows the findings"
+        raise NotFoundError(text)
+    if lasts:
+        mark = Seen(who(), await stores.broker.now() + lasts, found[0].severity)
+        await stores.seen_marks.put(found[0].identity, mark, lasts)
+        until = f"seen until {mark.until:%Y-%m-%d %H:%M:%SZ}"
+    else:
+        await stores.seen_marks.remove(found[0].identity)
+        mark, until = None, "not seen"
+    await stores.events.log("finding-seen", who(), f"{kind} {what}: {until}")
+    return replace(found[0], seen=mark)
+
+
 async def look(
     stores: Stores, settings: Settings, remember: Remember = always
 ) -> tuple[Situation, Figures, Sequence[WorkerStatus]]:
@@ -115,6 +158,7 @@ async def look(
     foreign, locked = await reader.read(
         "tasks handed on", lambda: stores.measures.handed_on(alive), ({}, {})
     )
+    entries = await reader.read("schedules", stores.periodic.statuses)
     situation = Situation(
         server=msgspec.structs.replace(server, sql=sql),
         at=now,
@@ -133,7 +177,8 @@ async def look(
         tenants=await reader.read("tenants", stores.tenants.live, {}),
         foreign=foreign,
         locked=locked,
-        late=await reader.read("schedules", lambda: _late(stores, wall), {}),
+        paused_entries=[entry for entry in entries if entry.paused],
+        late=_late(entries, wall),
         pipelines=await reader.read("pipelines", stores.pipelines.read),
         failed_workflows=await reader.read(
             "failed workflows", lambda: failed_workflows(stores.workflows, now)
@@ -261,6 +306,7 @@ async def _failing(stores: Stores, deaths: Sequence[Deaths]) -> frozenset[str]:
 async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
     """Count the failures of the last hour by their cause."""
     newest: dict[tuple[str, str], tuple[EndedTask, str]] = {}
+    first: dict[tuple[str, str], datetime] = {}
     numbers: Counter[tuple[str, str]] = Counter()
     for task in await stores.history.ended(states=_FAILED, since=_LOOK_BACK, limit=_MOST):
         if task.reason == Reason.EXPECTED:
@@ -268,6 +314,7 @@ async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
         location = location_of(task.traceback)
         cause = fingerprint_of(task.name, task.error_type, task.reason, location)
         newest.setdefault((cause, task.state), (task, location))  # they are read newest first
+        first[cause, task.state] = task.ended
         numbers[cause, task.state] += 1
     return [
         Deaths(
@@ -278,6 +325,7 @@ async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
             number=numbers[key],
             id=task.id,
             seconds_ago=(now - task.ended).total_seconds(),
+            first_ago=(now - first[key]).total_seconds(),
             cause=key[0],
             location=location,
             is_crash=task.reason in _CRASHES or task.error_type in _CRASHED,
@@ -315,10 +363,10 @@ def _is_back(lost: Event, alive: Mapping[str, datetime | None]) -> bool:
     return since is not None and since < lost.at
 
 
-async def _late(stores: Stores, now: datetime) -> dict[str, float]:
+def _late(entries: Iterable[EntryStatus], now: datetime) -> dict[str, float]:
     """The seconds by which the most overdue entry of each class is late."""
     late: dict[str, float] = {}
-    for entry in await stores.periodic.statuses():
+    for entry in entries:
         # With overlap: queue an entry waits for its last task, and is not late.
         is_held = entry.paused or entry.held_back or entry.last_state
         if entry.enabled and not is_held and entry.next is not None and entry.next < now:

@@ -47,6 +47,14 @@ class Which(Selection):
     def __str__(self) -> str:
         return ", ".join(map(in_words, self.named()))
 
+    @classmethod
+    def of(cls, what: str) -> Which:
+        """Return what a pause names, see `Pause.what`."""
+        kind, _, name = what.partition(":")
+        return cls.model_validate(
+            {"everything": True} if kind == EVERYTHING else {f"{kind}s": [name]}
+        )
+
     def named(self) -> list[str]:
         """Return the pauses, see `Pause.what`, without duplicates.
 

@@ -234,12 +234,14 @@ async def _why(
 async def failed_workflows(workflows: Workflows, now: datetime) -> list[FailedWorkflows]:
     """Return the workflows that failed within an hour, by title, the newest first."""
     newest: dict[str, WorkflowStatus] = {}
+    first: dict[str, datetime | None] = {}
     numbers: Counter[str] = Counter()
     for item in (await workflows.page(["failed"], limit=_MOST)).rows:
         if _seconds(item.ended, now) > _HOUR:
             break
         key = item.title or item.id
         newest.setdefault(key, item)  # they are read newest first
+        first[key] = item.ended
         numbers[key] += 1
     found = []
     for key, item in list(newest.items())[:_QUOTED]:
@@ -252,6 +254,7 @@ async def failed_workflows(workflows: Workflows, now: datetime) -> list[FailedWo
                 id=item.id,
                 number=numbers[key],
                 seconds_ago=_seconds(item.ended, now),
+                first_ago=_seconds(first[key], now),
                 step=item.failed,
                 task=document.name if document else "",
                 error=error_line(document.error_type, document.error) if document else "",

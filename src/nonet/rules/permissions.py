@@ -40,6 +40,10 @@ class Action(StrEnum):
     """Change limits."""
     RELEASE = "release"
     """Release locks by force."""
+    NOTE = "note"
+    """Mark findings as seen, for all operators."""
+    LINK = "link"
+    """Make links by which others see the pages as viewers."""
     AUDIT = "audit"
     """See who did what in the dashboard and the API."""
 
@@ -59,7 +63,7 @@ ACTIONS: Mapping[Role, frozenset[Action]] = {
     Role.VIEWER: _VIEWER,
     Role.OPERATOR: _VIEWER
     | {Action.SUBMIT, Action.CANCEL, Action.SIGNAL, Action.RESUBMIT, Action.PAUSE}
-    | {Action.SCHEDULE, Action.DRAIN},
+    | {Action.SCHEDULE, Action.DRAIN, Action.NOTE},
     Role.ADMIN: frozenset(Action),
 }
 """The actions of each role."""

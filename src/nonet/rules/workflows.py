@@ -200,7 +200,8 @@ class FailedWorkflows:
 
     Attributes:
         title: their title; empty: one workflow without a title.
-        id: the workflow that failed last, `seconds_ago`; `number`: how many there are.
+        id: the workflow that failed last, `seconds_ago`; `number`: how many there are, the first
+            of them `first_ago`.
         step: id of the step that failed first in it, with its class `task` and its `error`.
     """
 
@@ -211,6 +212,7 @@ class FailedWorkflows:
     step: str = ""
     task: str = ""
     error: str = ""
+    first_ago: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

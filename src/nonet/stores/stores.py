@@ -21,6 +21,7 @@ from nonet.stores.queue.broker import Broker
 # A command uses one or two of the stores, and each takes milliseconds to import; SQL takes 400.
 if TYPE_CHECKING:
     from nonet.stores.connection.embedded import EmbeddedServer
+    from nonet.stores.namespace.bulks import BulkRecords
     from nonet.stores.namespace.ceilings import Ceilings
     from nonet.stores.namespace.controls import Controls
     from nonet.stores.namespace.demand import Demands
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.pipelines import PipelineReports
     from nonet.stores.namespace.publication import Publication
     from nonet.stores.namespace.quarantine import Quarantine
+    from nonet.stores.namespace.seen_marks import SeenMarks
     from nonet.stores.namespace.sessions import Sessions
     from nonet.stores.namespace.tenants import Tenants
     from nonet.stores.queue.groups import Groups
@@ -161,6 +163,8 @@ class Stores:
         ConfigurationError: there are encryption keys, but not the package `cryptography`.
     """
 
+    # Changes of many things that processes of task-web make.
+    bulks: cached_property[BulkRecords] = _lazily("namespace.bulks:BulkRecords")
     # Ceilings, and the number of tasks below them.
     ceilings: cached_property[Ceilings] = _lazily("namespace.ceilings:Ceilings")
     # Pauses.
@@ -207,6 +211,8 @@ class Stores:
     results: cached_property[Results] = _lazily("queue.results:Results", "broker", "cipher")
     # Deletes the rows of durable tasks that have ended.
     rows: cached_property[RowCloser] = _lazily("sql.row_closer:RowCloser", "outbox")
+    # Which findings operators have seen.
+    seen_marks: cached_property[SeenMarks] = _lazily("namespace.seen_marks:SeenMarks")
     # The figures of tenants.
     tenants: cached_property[Tenants] = _lazily("namespace.tenants:Tenants")
     # Workflows.

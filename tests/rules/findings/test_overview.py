@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,6 +212,11 @@ def case(problem: str, hint: str, **known: Any) -> tuple[str, str, dict[str, Any
             "7@host fetches at most 3 tasks at once: larger replies of Redis are lost",
             'redis-cli -u "$NONET_REDIS_URL" CONFIG GET client-output-buffer-limit',
             narrow={"7@host": 3},
+        ),
+        case(
+            "2 periodic entries of files:Sweep are paused since noon by ann: tape$",
+            "task-run schedules resume files:Sweep",
+            paused_entries=2 * [SimpleNamespace(task="files:Sweep", paused="noon by ann: tape")],
         ),
         case("1 message in the quarantine$", "task-run quarantine list", quarantined=1),
         case(

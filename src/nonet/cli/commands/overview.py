@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,9 +12,10 @@ import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.durations import span
+from nonet.cli.durations import duration
 from nonet.cli.findings import print_findings
 from nonet.cli.options import Json
-from nonet.cli.output import echo, print_heading, print_json, print_line, print_rows
+from nonet.cli.output import echo, print_answer, print_heading, print_json, print_line, print_rows
 from nonet.cli.pages import page_at, with_page
 from nonet.cli.target import Target, operation
 from nonet.cli.watching import show
@@ -48,6 +51,33 @@ async def show_overview(
         await show(read, display, watch=watch, as_json=as_json)
 
 
+@operation
+async def see_finding(
+    target: Target,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of the finding: worker, …")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="What the finding is about.")],
+    lasts: Annotated[
+        timedelta,
+        typer.Option("--for", metavar="DURATION", parser=duration, help="How long; 0s: not seen."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Mark a finding of the overview as seen, for all operators, until an end.
+
+    Until then it is below the others, here and on the page. If it gets worse, it rises again.
+    'task-run overview --json' names kind and what of each finding.
+
+    Exit codes: 0 marked, 4 no such finding.
+
+    \b
+    task-run seen worker small --for 8h
+    """
+    async with target.stores() as stores:
+        found = await overview.see(stores, target.settings(), kind, what, lasts)
+    how = f"seen until {found.seen.until:%Y-%m-%d %H:%M:%SZ}" if found.seen else "not seen"
+    print_answer(found, f"{kind} {what}: {how}", as_json)
+
+
 def _print(as_json: bool, found: Overview) -> None:
     page = page_at("/")
     if as_json:
@@ -56,7 +86,8 @@ def _print(as_json: bool, found: Overview) -> None:
     print_heading(_verdict(found))
     print_line(_counts(found))
     print_line(_servers(found))
-    print_findings(found.findings, more="task-run overview --json")
+    shown = [replace(one, problem=f"{one.severity}: {one.problem}") for one in found.findings]
+    print_findings(shown, more="task-run overview --json")
     if found.streams:
         echo()
         print_rows([_stream_row(load, found.empty_in_seconds) for load in found.streams], False, "")

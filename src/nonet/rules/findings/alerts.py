@@ -1,8 +1,4 @@
-"""Decide which findings of an overview to report to a webhook. Pure.
-
-A finding is identified by its kind, its subject and its cause, because its text changes from check
-to check.
-"""
+"""Decide which findings of an overview to report to a webhook. Pure."""
 
 from __future__ import annotations
 
@@ -23,15 +19,15 @@ class Alert:
     since: datetime
 
 
-Alerts = Mapping[tuple[str, str, str], Alert]
-"""Alerts by kind, subject and cause."""
+Alerts = Mapping[str, Alert]
+"""Alerts by `Finding.identity`, because the text of a finding changes from check to check."""
 
 
 def found_now(findings: Iterable[Finding], known: Alerts, now: datetime) -> Alerts:
     """Return the findings of a check; those that are `known` keep their time."""
-    found: dict[tuple[str, str, str], Alert] = {}
+    found: dict[str, Alert] = {}
     for item in findings:
-        key = item.kind, item.what, item.cause
+        key = item.identity
         since = known[key].since if key in known else now
         found.setdefault(key, Alert(item, since))  # the first one is the worst
     return found
@@ -50,7 +46,7 @@ def changes(reported: Alerts, last: Alerts, found: Alerts) -> tuple[Alerts, Aler
         >>> item = Finding("worker", "small", "no worker", "start one", cause="drained")
         >>> found = found_now([item], {}, datetime.now(UTC))
         >>> [list(part) for part in changes({}, found, found)]
-        [[('worker', 'small', 'drained')], []]
+        [['drained'], []]
     """
     new = {key: one for key, one in found.items() if key in last and key not in reported}
     ended = {key: one for key, one in reported.items() if key not in last and key not in found}

@@ -50,7 +50,7 @@ def _deaths(found: Situation) -> Iterator[Finding]:
             problem,
             command=_remedy_of_deaths(found, death),
             severity="warning" if death.seconds_ago > _OLD else "error",
-            since=found.ago(death.seconds_ago),
+            since=found.ago(max(death.first_ago, death.seconds_ago)),
             count=death.number,
             cause=_crashing(death.task) if death.is_crash else f"{death.task} {death.cause}",
         )
@@ -90,7 +90,7 @@ def _rare_deaths(found: Situation) -> Iterator[Finding]:
         problem,
         command=remedies.command(*words, "--state", newest.state),
         severity="warning",
-        since=found.ago(newest.seconds_ago),
+        since=found.ago(max(max(item.first_ago, item.seconds_ago) for item in rare)),
         count=number,
     )
 
@@ -110,8 +110,9 @@ def _failed_workflows(found: Situation) -> Iterator[Finding]:
             problem,
             command=remedies.of_workflow("resume", item.id),
             severity="warning" if item.seconds_ago > _OLD else "error",
-            since=found.ago(item.seconds_ago),
+            since=found.ago(max(item.first_ago, item.seconds_ago)),
             count=item.number,
+            cause=f"workflow {item.title}" if item.title else "",
         )
 
 

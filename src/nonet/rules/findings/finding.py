@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from typing import Literal, get_args
@@ -14,6 +14,21 @@ tasks fail or cannot run; ``warning``: tasks are slow, or the harm is near or pa
 _SEVERITIES = get_args(Severity)
 # How many subjects with the same cause a finding names.
 _NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """That an operator has seen a finding, and takes care of it.
+
+    Attributes:
+        who: the operator.
+        until: until then the finding is below the others, for all operators.
+        severity: of the finding at that time. If it gets worse, it rises again.
+    """
+
+    who: str
+    until: datetime
+    severity: Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +46,11 @@ class Finding:
         command: the next step, as it can be typed into a shell; empty: no command helps. It undoes
             no protection, and ends nothing that works.
         severity: ``critical``, ``error`` or ``warning``.
-        since: when it began, or happened last; None: not known.
+        since: when it began, as far as that is known; None: not known.
         count: how many tasks, rows or messages it harms; 0: not known.
         cause: the same text in all findings with one cause; empty: no other finding shares the
-            cause. Kind, subject and cause identify a finding.
+            cause.
+        seen: who has seen it; None: no operator.
     """
 
     kind: str
@@ -47,6 +63,12 @@ class Finding:
     since: datetime | None = None
     count: int = 0
     cause: str = ""
+    seen: Seen | None = None
+
+    @property
+    def identity(self) -> str:
+        """What the finding is about: the same text at each check, until it is mended."""
+        return self.cause or f"{self.kind} {self.what}"
 
     @property
     def next_step(self) -> str:
@@ -68,6 +90,30 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     for number, finding in enumerate(sorted(findings, key=_badness)):
         groups.setdefault(finding.cause or number, []).append(finding)
     return [_as_one(group) for group in groups.values()]
+
+
+def with_seen(findings: Iterable[Finding], marks: Mapping[str, Seen]) -> list[Finding]:
+    """Return the findings with the marks of operators; those that were seen go last.
+
+    Args:
+        marks: by `Finding.identity`.
+
+    >>> from datetime import UTC
+    >>> died, slow = Finding("class", "a:B", "died"), Finding("queue", "small", "9 wait")
+    >>> marks = {"class a:B": Seen("ann", datetime(2026, 7, 1, tzinfo=UTC), "error")}
+    >>> [item.what for item in with_seen([died, slow], marks)]
+    ['small', 'a:B']
+    >>> marks = {"class a:B": replace(marks["class a:B"], severity="warning")}
+    >>> [item.what for item in with_seen([died, slow], marks)]
+    ['a:B', 'small']
+    """
+
+    def mark(item: Finding) -> Finding:
+        seen = marks.get(item.identity)
+        is_worse = seen and _SEVERITIES.index(item.severity) < _SEVERITIES.index(seen.severity)
+        return item if seen is None or is_worse else replace(item, seen=seen)
+
+    return sorted(map(mark, findings), key=lambda item: item.seen is not None)
 
 
 def _badness(finding: Finding) -> tuple[int, int, float]:

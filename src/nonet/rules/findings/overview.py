@@ -44,17 +44,19 @@ def troubles(found: Situation) -> list[Finding]:
         problems.append(_as_sentence(memory, found))
     if (kept := examine_outbox(*found.kept)) is not None:
         cause = "" if found.server.leader else LEADERLESS
-        problems.append(replace(kept, cause=cause))
+        problems.append(replace(kept, cause=cause, since=found.ago(found.kept[1])))
     return in_order([*problems, *_waits(found)])
 
 
 def _as_sentence(problem: Finding, found: Situation) -> Finding:
     """Return a problem of a server with its subject, which the doctor has in a column."""
-    text = f"{problem.what}: {problem.problem}"
+    text, since = f"{problem.what}: {problem.problem}", problem.since
     if problem.kind == "sql":
         text = f"SQL: {problem.problem}"
         text += f"; {_letters(found)} for it" if found.dying else ""
-    return replace(problem, problem=text)
+    if problem.what == "promotion":
+        since = found.ago(found.server.late_seconds)
+    return replace(problem, problem=text, since=since)
 
 
 def waits(found: Situation) -> list[Finding]:
@@ -65,7 +67,8 @@ def waits(found: Situation) -> list[Finding]:
 def _waits(found: Situation) -> Iterator[Finding]:
     rules: Sequence[Callable[[Situation], Iterable[Finding]]] = (
         _dying, _no_leader, _no_worker, _no_taker, _foreign, failures, contention, _pipelines,
-        _pauses, _late, _full, _floods, _narrow, _backlog, _quarantine, _unreadable,
+        _pauses, _paused_entries, _late, _full, _floods, _narrow, _backlog, _quarantine,
+        _unreadable,
     )  # fmt: skip
     return chain.from_iterable(rule(found) for rule in rules)
 
@@ -82,7 +85,7 @@ def _no_leader(found: Situation) -> Iterator[Finding]:
         "no periodic task is submitted, no durable task is handed to Redis, no start-up hook is "
         "called, no configured limit is applied"
     )
-    problem = f"no scheduler leads: {lacking}"
+    problem, since = f"no scheduler leads: {lacking}", None
     if found.server.leader:
         if found.server.leader_silent < _SILENT_LEADER:
             return
@@ -90,9 +93,13 @@ def _no_leader(found: Situation) -> Iterator[Finding]:
             f"the leading scheduler {found.server.leader.partition('/')[0]} has been silent for "
             f"{span(found.server.leader_silent)}: until another one leads, {lacking}"
         )
-    command = remedies.of_promoter()
+        since = found.ago(found.server.leader_silent)
     yield Finding(
-        "scheduler", "leader", problem, command=command, severity="critical", cause=LEADERLESS
+        *("scheduler", "leader", problem),
+        command=remedies.of_promoter(),
+        severity="critical",
+        since=since,
+        cause=LEADERLESS,
     )
 
 
@@ -143,6 +150,7 @@ def _pipelines(found: Situation) -> Iterator[Finding]:
         behind = rows.due - rows.leased if item.replicas else rows.due
         waits = f"{counted(behind, 'row')} of pipeline {name} {'waits' if behind == 1 else 'wait'}"
         waits += f", the oldest for {span(rows.oldest)}" if rows.oldest else ""
+        since = found.ago(rows.oldest) if rows.oldest else None
         show = remedies.command("task-run", "pipelines", "show", name)
         letters = next((one.letters for one in item.replicas if one.letters), "")
         if broken := next((one for one in item.replicas if one.problem), None):
@@ -158,13 +166,20 @@ def _pipelines(found: Situation) -> Iterator[Finding]:
         elif not item.replicas:
             command = remedies.command("task-worker", "--pipelines", name)
             problem = f"no process runs it: {waits}"
-            yield Finding("pipeline", name, problem, command=command, count=behind)
+            yield Finding("pipeline", name, problem, command=command, since=since, count=behind)
         elif rows.stale and rows.oldest >= _LONG_QUEUE:
             problem = f"{counted(rows.stale, 'row')} of pipeline {name} left by a dead process"
-            yield Finding("pipeline", name, f"{problem}; {waits}", command=show, count=behind)
+            problem += f"; {waits}"
+            yield Finding("pipeline", name, problem, command=show, since=since, count=behind)
         elif rows.oldest >= _LONG_QUEUE and item.cause:
             problem = f"{waits}: {item.cause}"
-            yield Finding("pipeline", name, problem, command=show, severity="warning", count=behind)
+            yield Finding(
+                *("pipeline", name, problem),
+                command=show,
+                severity="warning",
+                since=since,
+                count=behind,
+            )
 
 
 def _pauses(found: Situation) -> Iterator[Finding]:
@@ -215,6 +230,16 @@ def _classes(found: Situation, streams: Collection[str]) -> str:
     names = [name for name, _ in numbers.most_common(_NAMED_CLASSES)]
     more = ", …" if len(numbers) > len(names) else ""
     return f" ({', '.join(names)}{more})" if names else ""
+
+
+def _paused_entries(found: Situation) -> Iterator[Finding]:
+    names = Counter(entry.task for entry in found.paused_entries)
+    for task, number in names.items():
+        how = next(entry.paused for entry in found.paused_entries if entry.task == task)
+        entries = "the periodic entry" if number == 1 else f"{number} periodic entries"
+        problem = f"{entries} of {task} {'is' if number == 1 else 'are'} paused since {how}"
+        command = remedies.command("task-run", "schedules", "resume", task)
+        yield Finding("schedule", task, problem, command=command, severity="warning", count=number)
 
 
 def _late(found: Situation) -> Iterator[Finding]:

@@ -12,10 +12,12 @@ from nonet.rules.findings.refusal import Waiters
 from nonet.rules.findings.servers import Server
 from nonet.rules.findings.throughput import StreamLoad, Throughput
 from nonet.rules.pauses import Pause
+from nonet.rules.periodic import EntryStatus
 from nonet.rules.pipelines import PipelineStatus
 from nonet.rules.workflows import FailedWorkflows, StuckWorkflows
 
 _LONGEST_ERROR = 120
+_LONGEST_AGO = 3e8
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Deaths:
         location: where in the user's code the error was raised; empty: unknown.
         is_crash: their processes died.
         error: the last error in one line; `id` is that of its task.
-        seconds_ago: time since the last of them.
+        seconds_ago: time since the last of them; `first_ago` since the first of the last hour.
         state: ``dead`` or ``expired``.
         size: size of the workers that they need.
     """
@@ -42,6 +44,7 @@ class Deaths:
     cause: str = ""
     location: str = ""
     is_crash: bool = False
+    first_ago: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class Situation:
             as they are known.
         foreign: tasks that workers have handed on and no live worker takes, by class and size.
         locked: why a worker could not decrypt the oldest of these, by class and size.
+        paused_entries: periodic entries that operators paused, by themselves.
         late: periodic entries by class, and the seconds that they are overdue.
         full: scopes whose ceiling is reached, with the ceiling.
         tenants: tasks that have not ended, by tenant.
@@ -112,6 +116,7 @@ class Situation:
     tenants: Mapping[str, int] = field(default_factory=dict)
     foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
     locked: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    paused_entries: Sequence[EntryStatus] = ()
     late: Mapping[str, float] = field(default_factory=dict)
     full: Mapping[str, int] = field(default_factory=dict)
     stalls: Mapping[str, tuple[str, float]] = field(default_factory=dict)
@@ -123,8 +128,8 @@ class Situation:
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
     def ago(self, seconds: float) -> datetime:
-        """The time some seconds before it was read."""
-        return self.at - timedelta(seconds=seconds)
+        """The time some seconds before it was read, which a damaged key may exaggerate."""
+        return self.at - timedelta(seconds=min(seconds, _LONGEST_AGO))
 
 
 def brief(error: str) -> str:

@@ -29,7 +29,7 @@ class Session(Struct, frozen=True):
 
     Attributes:
         name: of the user, e.g. ``alice``.
-        how: ``file``, ``oidc`` or ``link``.
+        how: ``file``, ``oidc``, ``link`` (one-time, of an admin) or ``view`` (a read-only link).
         proof: what must still hold at each request. Users of the file: the digest of the password's
             hash. OIDC: the values of the role claim, one a line.
         address: of the browser.
@@ -47,6 +47,20 @@ class Session(Struct, frozen=True):
     since: float
     until: float
     digest: str = ""
+
+
+class Link(Struct, frozen=True):
+    """A link by which a browser logs in.
+
+    Attributes:
+        who: made it.
+        until: when it ends, in seconds since 1970.
+        is_read_only: it logs in any number of viewers; else one admin, once.
+    """
+
+    who: str
+    until: float
+    is_read_only: bool = False
 
 
 def digest_of(secret: str) -> str:
@@ -109,21 +123,26 @@ class Sessions(RedisStore):
         found = [await self.find(digest.decode(errors="replace")) for digest in digests]
         return sorted((one for one in found if one), key=lambda one: one.since, reverse=True)
 
-    async def offer(self, code: str, who: str, seconds: float) -> None:
-        """Accept the code of a one-time link for some time; `who` made it."""
+    async def offer(self, code: str, link: Link) -> None:
+        """Accept the code of a link until its end."""
         key = self._link(code)
         # Redis expires the key. `until` also ends a link that a writer of Redis puts back.
-        fields = {"who": who, "until": time.time() + seconds}
-        await self._client.set(key, self._sealed(key, fields), px=_ms(seconds))
+        left = link.until - time.time()
+        await self._client.set(key, self._sealed(key, asdict(link)), px=_ms(left))
 
-    async def redeem(self, code: str) -> str | None:
-        """Return who made a link, and end it; None: it is unknown, spent, too old or forged."""
-        key = self._link(code)
-        fields = await self._opened(key)
+    async def offered(self, code: str) -> Link | None:
+        """Return the link with a code; None: it is unknown, spent, too old or forged."""
+        fields = await self._opened(self._link(code))
+        link = Link(**fields) if fields else None
+        return link if link and link.until > time.time() else None
+
+    async def redeem(self, code: str) -> Link | None:
+        """Return the link with a code, and end it if it works once; see `offered`."""
+        link = await self.offered(code)
         # Of several callers, one deletes it.
-        if fields is None or not await self._client.delete(key):
+        if link and not link.is_read_only and not await self._client.delete(self._link(code)):
             return None
-        return str(fields["who"]) if fields["until"] > time.time() else None
+        return link
 
     async def attempt(self, what: str, seconds: float, number: int = 1) -> tuple[int, float]:
         """Count an attempt to log in.

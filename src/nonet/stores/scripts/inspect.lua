@@ -261,14 +261,14 @@ local KINDS = {t = {'string', report_record}, b = {'string', report_part},
   weights = {'hash', nothing}, fair = {'string', nothing}, fairness = {'hash', nothing},
   ceilings = {'hash', nothing}, slots = {'hash', nothing}, capped = {'string', nothing}, paid = {'string', report_lasting}, duty = {'string', report_lasting}, watched = {'string', nothing}, ends = {'hash', report_lasting}, ended = {'list', nothing}, figures = {false, report_lasting},
   names = {'hash', report_lasting}, handed = {'set', report_lasting}, unfit = {'zset', report_lasting}, desired = {'hash', report_lasting}, mark = {'string', report_lasting},
-  web = {'string', report_lasting}, hints = {'zset', report_lasting},
+  web = {'string', report_lasting}, seen = {'string', report_lasting}, hints = {'zset', report_lasting},
   pipelines = {'hash', report_lasting}, workflows = {'zset', nothing}, edges = {'zset', nothing},
   m = {'set', report_rest_of_step}, n = {'list', report_rest_of_step}, j = {'set', report_rest_of_step},
   k = {'hash', report_rest_of_step}, s = {'hash', report_rest_of_step}}
 -- More specific names: the first two words, or the whole name.
 local DEEPER = {['tasks:delayed'] = {'zset', nothing}, ['lock:mutex'] = {'string', report_holder},
   ['limiter:conc'] = {'zset', each_of(report_lease)}, ['limiter:rate'] = {'zset', report_lasting},
-  ['quarantine:bytes'] = {'string', nothing}, ['web:sessions'] = {'zset', report_lasting},
+  ['quarantine:bytes'] = {'string', nothing}, ['web:sessions'] = {'zset', report_lasting}, ['web:bulks'] = {'hash', report_lasting},
   ['pipelines:turn'] = {'string', report_lasting}, ['workflows:work'] = {'set', nothing}}
 local EXACT = {quarantine = {'stream', nothing}}
 

@@ -13,11 +13,8 @@ from nonet.operate import classes, configuration
 from nonet.operate.classes import ActivityQuery, ClassQuery, ClassView, Order
 from nonet.operate.configuration import OptionView
 from nonet.operate.lists import Page
-from nonet.operate.pauses import Which
 from nonet.rules.findings import remedies
-from nonet.rules.permissions import Action
 from nonet.web.rendering import render
-from nonet.web.resources.pauses import add_pausing
 from nonet.web.routing import resource
 from nonet.web.site import SiteOf, Viewer
 
@@ -60,12 +57,8 @@ async def show_class(request: Request, site: SiteOf, who: Viewer, name: str) -> 
         request,
         "class.html",
         found=found,
-        may_pause=found.is_class and who.may(Action.PAUSE),
         options=options,
         problem=problem,
         submitting=remedies.of_task("submit", name),
         showing=remedies.command("task-run", "config", "show", "--task", name, "--vo", "VO"),
     )
-
-
-add_pausing(pages, "/classes/{name}", "class", "task_class", lambda name: Which(tasks=(name,)))

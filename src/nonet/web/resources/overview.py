@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
+from pydantic import Field
 
-from nonet.base.errors import NonetError
+from nonet.base.errors import NonetError, NotFoundError
 from nonet.base.streams import Priority, Size
 from nonet.operate import overview
+from nonet.rules.findings.buttons import button_of
+from nonet.rules.findings.finding import Finding
 from nonet.rules.findings.situation import Overview
 from nonet.rules.findings.throughput import StreamLoad
 from nonet.rules.page_paths import page_of
 from nonet.rules.pauses import Pause, of_task
 from nonet.rules.permissions import Principal
-from nonet.web.rendering import render
+from nonet.web.rendering import back, path_of, render, when
 from nonet.web.ring import LastHour
-from nonet.web.routing import resource
-from nonet.web.site import Site, SiteOf, Viewer
+from nonet.web.routing import Body, FormText, Text, resource
+from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("overview"), APIRouter(include_in_schema=False)
 
@@ -30,6 +34,9 @@ _SQL_SECONDS = 5.0
 # Shades of the heat map by the age of the oldest queued task, in seconds.
 _SHADES = (10, 60, 600)
 _TABLE_MINUTES = 10
+_MOST_HOURS = 24 * 90
+
+Noter = Annotated[Principal, may(overview.see)]
 
 
 class Cell(NamedTuple):
@@ -56,6 +63,22 @@ async def get_overview(site: SiteOf, who: Viewer) -> Overview:
     return await _find(site, who)
 
 
+class SeenFinding(Body):
+    """Which finding is seen, and for how long."""
+
+    kind: Text = Field(description="`kind` of the finding.")
+    what: Text = Field(description="`what` of the finding.")
+    seconds: float = Field(
+        ge=0, le=3600 * _MOST_HOURS, description="How long; 0: it is no longer seen."
+    )
+
+
+@api.post("/overview/seen")
+async def see(body: SeenFinding, site: SiteOf, who: Noter) -> Finding:
+    """Mark a finding as seen: until an end it is below the others, for all operators."""
+    return await _see(site, who, body.kind, body.what, timedelta(seconds=body.seconds))
+
+
 @api.get("/overview/hour")
 async def last_hour(site: SiteOf, who: Viewer) -> LastHour:
     """Return the last hour: samples of this process, and what workers ended by minutes."""
@@ -75,12 +98,51 @@ async def show_overview(request: Request, site: SiteOf, who: Viewer) -> Response
         overview=found,
         rows=_rows(found, pauses),
         sizes=list(Size),
-        page_of=page_of,
+        links=[_links(site, item) for item in found.findings],
+        button_of=button_of,
         letters=await _letters(site) if found.sql in ("", "current", "ahead") else None,
         hour=await site.last_hour(),
         table_minutes=_TABLE_MINUTES,
         tenants_by=live.tenants_by if live.named_tenants else "",
     )
+
+
+def _links(site: Site, finding: Finding) -> tuple[str, str]:
+    """Return the page of a finding, and the preview that submits its failures again, or nothing."""
+    known = site.registry.find(finding.what) if finding.kind == "class" else None
+    has_letters = known is not None and known.cls.dlq_eligible
+    page = page_of(finding.kind, finding.what, finding.cause, has_letters=has_letters)
+    for list_, preview in (
+        ("/dead-letters?cluster=", "/dead-letters/resubmit?cluster="),
+        ("/history?", "/bulk/resubmit?"),
+    ):
+        if finding.kind == "class" and page.startswith(list_):
+            return page, page.replace(list_, preview)
+    return page, ""
+
+
+@pages.post("/findings/seen", name="see_finding")
+async def see_finding(
+    request: Request,
+    site: SiteOf,
+    who: Noter,
+    kind: FormText,
+    what: FormText,
+    hours: Annotated[float, Form(ge=0, le=_MOST_HOURS)],
+) -> Response:
+    """Mark a finding as seen, or (0 hours) no longer as seen."""
+    path, lasts = path_of(request, "overview"), timedelta(hours=hours)
+    try:
+        done = await _see(site, who, kind, what, lasts)
+    except NotFoundError as error:
+        return back(request, path, str(error), "bad")
+    how = f"seen until {when(done.seen.until)} UTC" if done.seen else "not seen any more"
+    return back(request, path, f"{what}: {how}")
+
+
+async def _see(site: Site, who: Principal, kind: str, what: str, lasts: timedelta) -> Finding:
+    nonet = site.nonet
+    return await site.perform(who, overview.see, nonet.stores, nonet.settings, kind, what, lasts)
 
 
 async def _find(site: Site, who: Principal) -> Overview:

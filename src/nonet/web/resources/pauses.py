@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from nonet.base.errors import NotFoundError
-from nonet.operate import pauses
+from nonet.operate import pauses, pipelines
 from nonet.operate.lists import ListQuery, Page
 from nonet.operate.pauses import Resumed, Which
+from nonet.rules.page_paths import page_of
 from nonet.rules.pauses import Pause
 from nonet.rules.permissions import Principal
-from nonet.web.rendering import back, path_of
+from nonet.web.access.requests import base_of
+from nonet.web.rendering import back
 from nonet.web.routing import Body, FormText, Reason, resource
-from nonet.web.site import SiteOf, Viewer, may
+from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("pauses"), APIRouter(include_in_schema=False)
 
@@ -51,38 +52,35 @@ async def resume(body: ToResume, site: SiteOf, who: Pauser) -> Resumed:
     return await site.perform(who, pauses.resume, site.stores, body)
 
 
-def add_pausing(
-    router: APIRouter,
-    path: str,
-    kind: str,
-    page: str,
-    which: Callable[..., Which],
-    check: Callable[..., Awaitable[None]] | None = None,
-) -> None:
-    """Add the routes ``pause_KIND`` and ``resume_KIND``.
+@pages.post("/pauses/pause", name="pause")
+async def pause_on_page(
+    request: Request, site: SiteOf, who: Pauser, what: FormText, reason: FormText = ""
+) -> Response:
+    """Pause one thing, and show its page."""
+    which, path = await _named(request, site, what)
+    await site.perform(who, pauses.pause, site.stores, which, reason)
+    of_it = "row of it is fetched" if which.pipelines else "task of it starts"
+    return back(request, path, f"{which} is paused: no further {of_it}")
 
-    Args:
-        path: of the page below which they are.
-        page: the name of its route.
-        which: makes what is paused of the parameters in the path.
-        check: a dependency of the pause, which refuses what is unknown.
+
+@pages.post("/pauses/resume", name="resume")
+async def resume_on_page(request: Request, site: SiteOf, who: Pauser, what: FormText) -> Response:
+    """Resume one thing, and show its page."""
+    which, path = await _named(request, site, what)
+    try:
+        await site.perform(who, pauses.resume, site.stores, which)
+    except NotFoundError as error:
+        return back(request, path, str(error), "bad")
+    return back(request, path, f"{which} is resumed")
+
+
+async def _named(request: Request, site: Site, what: str) -> tuple[Which, str]:
+    """Return what a form names, and the path of its page.
+
+    Raises:
+        NotFoundError: there is no such pipeline.
     """
-
-    @router.post(
-        f"{path}/pause", name=f"pause_{kind}", dependencies=[Depends(check)] if check else None
-    )
-    async def pause(request: Request, site: SiteOf, who: Pauser, reason: FormText = "") -> Response:
-        paused = which(**request.path_params)
-        await site.perform(who, pauses.pause, site.stores, paused, reason)
-        of_it = "row of it is fetched" if kind == "pipeline" else "task of it starts"
-        text = f"{paused} is paused: no further {of_it}"
-        return back(request, path_of(request, page, **request.path_params), text)
-
-    @router.post(f"{path}/resume", name=f"resume_{kind}")
-    async def resume(request: Request, site: SiteOf, who: Pauser) -> Response:
-        paused, path = which(**request.path_params), path_of(request, page, **request.path_params)
-        try:
-            await site.perform(who, pauses.resume, site.stores, paused)
-        except NotFoundError as error:
-            return back(request, path, str(error), "bad")
-        return back(request, path, f"{paused} is resumed")
+    which = Which.of(what)
+    for name in which.pipelines:
+        await site.read(pipelines.get, site.stores, name)
+    return which, base_of(request.scope) + page_of("pause", what)

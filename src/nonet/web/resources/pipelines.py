@@ -9,15 +9,13 @@ from fastapi.responses import Response
 
 from nonet.operate import pipelines
 from nonet.operate.lists import ListQuery, Page
-from nonet.operate.pauses import Which
 from nonet.operate.pipelines import PipelineView
 from nonet.rules.findings import remedies
 from nonet.rules.pauses import of_pipeline, pipeline as pause_of
 from nonet.rules.pipelines import MOST, row_letter_class
 from nonet.web.rendering import render
-from nonet.web.resources.pauses import add_pausing
 from nonet.web.routing import resource
-from nonet.web.site import Pauser, SiteOf, Viewer
+from nonet.web.site import SiteOf, Viewer
 
 api, pages = resource("pipelines"), APIRouter(include_in_schema=False)
 
@@ -64,14 +62,3 @@ async def show_pipeline(request: Request, site: SiteOf, who: Viewer, name: str) 
         explaining=remedies.command("task-run", "pipelines", "show", name, "--row", "KEY"),
         running=remedies.command("task-worker", "--pipelines", name),
     )
-
-
-async def _ensure_known(site: SiteOf, who: Pauser, name: str) -> None:
-    await site.read(pipelines.get, site.stores, name)
-
-
-def _which(name: str) -> Which:
-    return Which(pipelines=(name,))
-
-
-add_pausing(pages, "/pipelines/{name}", "pipeline", "pipeline", _which, _ensure_known)

@@ -7,12 +7,10 @@ from fastapi.responses import Response
 
 from nonet.base.streams import Priority, Size
 from nonet.operate import queues, workers
-from nonet.operate.pauses import Which
 from nonet.operate.queues import Queues, Stream
 from nonet.operate.workers import WorkerQuery
 from nonet.rules.pauses import of_task
 from nonet.web.rendering import render
-from nonet.web.resources.pauses import add_pausing
 from nonet.web.routing import resource
 from nonet.web.site import SiteOf, Viewer
 
@@ -48,10 +46,3 @@ async def show_stream(
         crew=[item for item in crew.items if item.alive],
         now=(await stores.broker.logical_now()).timestamp(),
     )
-
-
-def _which(priority: str, size: str) -> Which:
-    return Which(streams=(f"{Priority(priority)}:{Size(size)}",))
-
-
-add_pausing(pages, "/streams/{priority}/{size}", "stream", "stream", _which)
