@@ -130,7 +130,7 @@ async def test_a_change_can_be_stopped(nonet: Nonet, client: AsyncClient) -> Non
     bulk = (await client.post(f"{API}/resubmit", json={"all": True, "rate": 1})).json()["bulk"]
     assert (await client.post(f"{API}/bulk/{bulk['id']}/stop")).status_code == 200
     state = await ended(client, bulk)
-    assert state["problem"] == "it was stopped"
+    assert state["problem"] == "stopped by alice"
     found = list((await statuses(nonet)).values())
     assert found.count("DISPATCHED") == state["done"] < 300
     assert found.count("PENDING") == 300 - state["done"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
+from string import Formatter
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from nonet.base.plain import few
@@ -23,11 +24,13 @@ class Audited(Generic[P, _R_co]):
         act: makes the change.
         permission: what a principal needs to call it.
         says: the object and its new value, with the parameters of `act` in braces.
+        thing: the object as events name it; empty: the first parameter of `says`.
     """
 
     act: Callable[P, Awaitable[_R_co]]
     permission: Action
     says: str
+    thing: str = ""
 
     async def __call__(self, *args: P.args, **options: P.kwargs) -> _R_co:
         """Act, without an audit: in a terminal the event stream names the user."""
@@ -35,20 +38,30 @@ class Audited(Generic[P, _R_co]):
 
     def sentence(self, *args: P.args, **options: P.kwargs) -> str:
         """Return the sentence of the audit for a call with these arguments."""
+        return self._said(self.says, *args, **options).removesuffix(": ")
+
+    def things(self, *args: P.args, **options: P.kwargs) -> list[str]:
+        """Return the objects that a call with these arguments changes, as events name them."""
+        first = next(name for _, name, *_ in Formatter().parse(self.says) if name)
+        return self._said(self.thing or f"{{{first}}}", *args, **options).split(", ")
+
+    def _said(self, text: str, *args: P.args, **options: P.kwargs) -> str:
         given = signature(self.act).bind(*args, **options)
         given.apply_defaults()
         values = {name: _in_words(value) for name, value in given.arguments.items()}
-        return self.says.format(**values).removesuffix(": ")
+        return text.format(**values)
 
 
-def audited(permission: Action, says: str) -> Callable[[Callable[P, Awaitable[R]]], Audited[P, R]]:
-    """Make an action of a function.
+def audited(
+    permission: Action, says: str, thing: str = ""
+) -> Callable[[Callable[P, Awaitable[R]]], Audited[P, R]]:
+    """Make an action of a function; the arguments are the attributes of `Audited`.
 
     Example:
         @audited(Action.LIMIT, "limit {address}: as configured")
         async def unset(stores: Stores, address: LimitAddress) -> None: ...
     """
-    return lambda act: Audited(act, permission, says)
+    return lambda act: Audited(act, permission, says, thing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,7 +305,7 @@ async def reveal(
     raise NotFoundError(f"the arguments of dead letter {row} are not shown: {why}")
 
 
-@audited(Action.RESUBMIT, "dead letter {row}: {changes}")
+@audited(Action.RESUBMIT, "dead letter {row}: {changes}", thing="row {row}")
 async def resubmit(
     client: Client, row: int, *, again: bool = False, changes: Mapping[str, Any] | None = None
 ) -> Handle[Any]:
@@ -319,7 +319,7 @@ async def resubmit(
     return handle
 
 
-@audited(Action.DISCARD, "dead letter {row}: {why}")
+@audited(Action.DISCARD, "dead letter {row}: {why}", thing="row {row}")
 async def discard(store: DeadLetters, log: Log, row: int, why: str = "") -> None:
     """Delete a letter."""
     await store.discard(row)

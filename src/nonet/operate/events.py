@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
+from nonet.base.durations import span
 from nonet.base.errors import suggestion
 from nonet.base.keys import EVENT_KINDS
 from nonet.operate.lists import ListQuery, Page, Text, opened, sealed
@@ -14,6 +18,9 @@ from nonet.stores.namespace.events import Event
 
 if TYPE_CHECKING:
     from nonet.stores.stores import Stores
+
+# How many of the last events may name a thing that two operators change at once.
+_RECENT = 200
 
 
 class EventQuery(ListQuery):
@@ -60,3 +67,28 @@ async def find(stores: Stores, query: EventQuery, *, is_viewer: bool = False) ->
 
     found = await stores.events.page(query.limit, is_wanted, opened(query.cursor))
     return Page(found.events, sealed(found.cursor))
+
+
+async def by_another(stores: Stores, things: Sequence[str], who: str, within: timedelta) -> str:
+    """Return what another operator did last with one of these things; empty: nothing lately.
+
+    Args:
+        things: as `nonet.operate.audited.Audited.things` names them.
+        who: the operator who is told of the others.
+        within: how long ago it may be.
+
+    Example:
+        await by_another(stores, ["t-1"], "bob", timedelta(hours=1))  # "cancelled by ann 9 s ago"
+    """
+    now = await stores.broker.now()
+    for event in reversed(await stores.events.last(_RECENT, since=now - within)):
+        if event.who != who and any(_names(event.text, thing) for thing in things):
+            did = re.split(" (?:was|were) ", EVENT_KINDS[event.kind])[-1].removesuffix(" by hand")
+            return f"{did} by {event.who} {span((now - event.at).total_seconds())} ago"
+    return ""
+
+
+def _names(text: str, thing: str) -> bool:
+    """Return whether the text of an event names a thing as a whole word; `:` counts as a blank."""
+    word = re.escape(thing.replace(":", " "))
+    return re.search(rf"(?<![\w./-]){word}(?![\w./-])", text.replace(":", " ")) is not None

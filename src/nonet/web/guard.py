@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import math
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from fastapi import HTTPException
 from starlette.datastructures import MutableHeaders
@@ -16,6 +16,8 @@ from nonet.rules.permissions import Action
 from nonet.web import error_responses as failures
 from nonet.web.access import requests
 from nonet.web.access.rates import Rates
+from nonet.web.access.requests import origin_of, own_path
+from nonet.web.rendering import MESSAGE
 
 PUBLIC = frozenset({"/login", "/login/link", "/login/oidc", "/login/callback", "/livez", "/readyz"})
 """Paths that need no login, besides those below `STATIC`."""
@@ -143,6 +145,8 @@ class Guard:
             allowed = ", ".join(principal.namespaces or ())
             raise HTTPException(403, f"{principal.name} may enter {allowed}, but not {namespace}")
         request.state.principal = principal
+        if MESSAGE in request.cookies:
+            site.shared.forget()  # another process may have made the change that it tells of
         return None
 
     async def _body(self, request: Request) -> Receive | None:
@@ -164,6 +168,8 @@ class Guard:
             receive = _repeated(body, request.receive)
             sent = parse_qs(body.decode("latin-1")).get("csrf", [""])[0]
         if not hmac.compare_digest(sent.encode(), wanted.encode()):
+            if is_form and (form := _form_of(request)):  # the login is newer than the form
+                raise HTTPException(303, "fill in the form again", {"Location": form})
             raise HTTPException(
                 403,
                 "the form has no valid CSRF token: load the page again and repeat the action; "
@@ -238,8 +244,20 @@ def _ask_for_login(request: Request, path: str) -> Response:
         )
     base = requests.base_of(request.scope)
     query = f"?{request.url.query}" if request.url.query else ""
-    here = f"{base}{path}{query}" if request.method in _SAFE else ""
+    here = f"{base}{path}{query}" if request.method in _SAFE else _form_of(request)
     return RedirectResponse(f"{base}/login{'?' + urlencode({'next': here}) if here else ''}", 303)
+
+
+def _form_of(request: Request) -> str:
+    """Return the path of our page whose form a request sends; empty: it is of another origin.
+
+    The mark at its end lets nonet.js fill the form in again.
+    """
+    sender = request.headers.get("Referer", "")
+    if origin_of(sender) not in requests.own_origins(request, request.app.state.site.settings):
+        return ""
+    parts = urlsplit(sender)
+    return f"{own_path(parts.path, '')}{'?' if parts.query else ''}{parts.query}#kept"
 
 
 def _too_long(most: int) -> HTTPException:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from secrets import token_hex
 from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 
-from nonet.rules.permissions import Principal
+from nonet.rules.permissions import Action, Principal
+from nonet.stores.namespace.sessions import Link
+from nonet.web.access.links import new_link
 from nonet.web.access.login import Login
 from nonet.web.access.requests import address, base_of, origin_of, own_path
 from nonet.web.rendering import back, path_of, render
-from nonet.web.site import Knower, SiteOf, get_principal, get_site
+from nonet.web.site import Knower, Site, SiteOf, get_principal, get_site, may
 
 router = APIRouter(include_in_schema=False)
 
 _FLOW_SECONDS = 600
 _LONGEST = 1000
+# How long a read-only link may last, by its hours.
+_LASTS = {1: "an hour", 8: "8 hours", 24: "a day", 168: "a week"}
 
 
 def get_login(site: SiteOf) -> Login:
@@ -29,6 +34,7 @@ def get_login(site: SiteOf) -> Login:
 
 LoginOf = Annotated[Login, Depends(get_login)]
 User = Annotated[Principal, Depends(get_principal)]
+Linker = Annotated[Principal, may(Action.LINK)]
 
 
 @router.get("/login", name="login")
@@ -37,7 +43,8 @@ async def page(request: Request, login: LoginOf, next: str = "", code: str = "")
 
     Programs that preview links open this page; only the click spends the code.
     """
-    return _page(request, login, next, code=code)
+    link = await login.browsers.stored.offered(code) if code else None
+    return _page(request, login, next, code=code, link=link)
 
 
 @router.post("/login", name="log_in")
@@ -67,23 +74,25 @@ async def log_in(
 async def log_in_by_link(
     request: Request, site: SiteOf, login: LoginOf, code: Annotated[str, Form(max_length=100)]
 ) -> Response:
-    """Spend the code of a one-time link."""
-    if not site.settings.links:
-        raise HTTPException(403, "one-time links are switched off: NONET_WEB_LINKS is 0")
+    """Log in by a link, which spends its code unless it is read-only."""
+    _ensure_links(site)
     await login.count_attempt("address", address.get())
-    maker = await login.browsers.stored.redeem(code)
-    if maker is None:
+    link = await login.browsers.stored.redeem(code)
+    if link is None:
         await site.audit.record("?", "login", "by link", "refused: spent, too old or unknown")
         problem = (
-            "This link was used already, is older than ten minutes, or was made with another "
-            "NONET_WEB_SECRET: make another one with 'task-run web link'."
+            "This link was used already, is over, or was made with another NONET_WEB_SECRET: ask "
+            "an admin for another one, who makes it with 'task-run web link'."
         )
         return _page(request, login, "", status=401, problem=problem)
     await login.withdraw_attempt(address.get())
     answer = RedirectResponse(path_of(request, "overview"), 303)
-    name = f"link:{maker}"
-    await login.browsers.begin(request, answer, name, "link")
-    await site.audit.record(name, "login", "by one-time link, as admin")
+    name, how, what = f"link:{link.who}", "link", "by one-time link, as admin"
+    if link.is_read_only:
+        # A user of its own, because a user sees and ends its other sessions.
+        name, how, what = f"view:{link.who}:{token_hex(3)}", "view", "by read-only link, as viewer"
+    await login.browsers.begin(request, answer, name, how, until=link.until)
+    await site.audit.record(name, "login", what)
     return answer
 
 
@@ -154,7 +163,22 @@ async def account(request: Request, site: SiteOf, who: Knower) -> Response:
     sessions = []
     if isinstance(site.access, Login) and who.session:
         sessions = await site.access.browsers.stored.of(who.name)
-    return render(request, "account.html", sessions=sessions)
+    return render(request, "account.html", sessions=sessions, lasts=_LASTS, link="")
+
+
+@router.post("/account/link", name="make_link")
+async def make_link(
+    request: Request, site: SiteOf, login: LoginOf, who: Linker, hours: Annotated[int, Form()]
+) -> Response:
+    """Make a read-only link, and show it in this answer only."""
+    _ensure_links(site)
+    if hours not in _LASTS:
+        raise HTTPException(422, f"hours: choose one of {', '.join(map(str, _LASTS))}")
+    async with site.changing(who, Action.LINK, f"read-only link for {_LASTS[hours]}"):
+        stored, address = login.browsers.stored, site.settings.address
+        link = await new_link(stored, address, who.name, hours * 3600.0)
+    sessions = await stored.of(who.name) if who.session else []
+    return render(request, "account.html", sessions=sessions, lasts=_LASTS, link=link)
 
 
 @router.post("/account/sessions/{digest}/end", name="end_session")
@@ -167,6 +191,11 @@ async def end_session(
     return back(request, path_of(request, "account"), "Ended that session.")
 
 
+def _ensure_links(site: Site) -> None:
+    if not site.settings.links:
+        raise HTTPException(403, "links are switched off: NONET_WEB_LINKS is 0")
+
+
 def _page(
     request: Request,
     login: Login,
@@ -174,6 +203,7 @@ def _page(
     *,
     status: int = 200,
     code: str = "",
+    link: Link | None = None,
     problem: str = "",
     name: str = "",
 ) -> Response:
@@ -184,6 +214,7 @@ def _page(
         status,
         next=next,
         code=code,
+        link=link,
         problem=problem,
         name=name,
         has_passwords=login.has_passwords,

@@ -29,16 +29,18 @@ from nonet.rules.page_paths import PLAIN
 from nonet.rules.permissions import Action
 from nonet.rules.viewing import seen
 from nonet.web.access.requests import base_of, is_secure
-from nonet.web.site import get_site
+from nonet.web.site import crossed, get_site
 
 REFRESH = "Nonet-Refresh"
 """The header of a request by which an open page reads itself again."""
+MESSAGE = "nonet_message"
+"""The cookie with what the next page tells once: its browser has just changed something."""
 
 # Control characters, lone surrogates, and what changes the direction or is invisible.
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
 )
-_MESSAGE, _ZONE = "nonet_message", "nonet_zone"
+_ZONE = "nonet_zone"
 _MARK = re.compile("<([a-z_]+)>")
 _CELL = re.compile(r"<tr\b|<t[dh]\b")
 # A name breaks behind its separators; a part that is long breaks before capitals, or anywhere.
@@ -206,14 +208,15 @@ class Message:
 
 
 def back(request: Request, path: str, text: str, kind: str = "good") -> RedirectResponse:
-    """Redirect after a change to a page, which shows `text` once.
+    """Redirect after a change to a page, which shows `text` once, and what crossed the change.
 
     Args:
         path: of the page, from the ``url`` of a template or `path_of`.
     """
     answer = RedirectResponse(path, 303)
+    text += f" ({crossed.get()})" if crossed.get() else ""
     value = base64.urlsafe_b64encode(json.dumps([text[:1000], kind]).encode()).decode()
-    answer.set_cookie(_MESSAGE, value, max_age=30, **_attributes(request))
+    answer.set_cookie(MESSAGE, value, max_age=30, **_attributes(request))
     return answer
 
 
@@ -262,7 +265,7 @@ def _shape_of(app: FastAPI, *key: str) -> str | None:
 
 def _messages_of(request: Request) -> list[Message]:
     try:
-        text, kind = json.loads(base64.urlsafe_b64decode(request.cookies.get(_MESSAGE, "")))
+        text, kind = json.loads(base64.urlsafe_b64decode(request.cookies.get(MESSAGE, "")))
         return [Message(str(text), "bad" if kind == "bad" else "good")]
     except (ValueError, TypeError, RecursionError):  # there is none, or it is made up
         return []
@@ -315,7 +318,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         return Response(status_code=304, headers=headers)
     answer = HTMLResponse(content, status, headers)
     if messages:
-        answer.delete_cookie(_MESSAGE, **_attributes(request))
+        answer.delete_cookie(MESSAGE, **_attributes(request))
     return answer
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, TypeAlias
 
@@ -13,10 +15,12 @@ from fastapi import Depends, HTTPException, Request
 
 from nonet.app import Nonet
 from nonet.base.actor import acting_as
+from nonet.base.errors import ConflictError, NonetError, NotFoundError
 from nonet.client.client import Client
 from nonet.client.explaining import explain_by_facts
 from nonet.config.web_settings import WebSettings
 from nonet.operate.audited import Audited, P, R
+from nonet.operate.events import by_another
 from nonet.rules.findings.explanation import Explanation, Facts, explain
 from nonet.rules.permissions import READING, Action, Principal
 from nonet.rules.viewing import for_viewer
@@ -30,6 +34,13 @@ from nonet.web.measured import Requests
 from nonet.web.namespaces import BELOW, root_of
 from nonet.web.ring import HOUR, MINUTES_SECONDS, LastHour, Ring
 from nonet.web.shared import Shared
+
+# What another operator did so lately is told after an action that succeeded, and after one that did
+# not find what it wanted to change.
+_JUST_NOW, _LATELY = timedelta(minutes=1), timedelta(hours=1)
+
+crossed: ContextVar[str] = ContextVar("crossed", default="")
+"""What another operator has just done with the thing that this request changed, for its user."""
 
 
 @dataclass
@@ -54,11 +65,12 @@ class Site:
     namespaces: Sequence[str] = ()
     shared: Shared = field(default_factory=Shared)
     requests: Requests = field(default_factory=Requests)
-    bulks: Bulks = field(default_factory=Bulks)
+    bulks: Bulks = field(init=False)
     ring: Ring = field(init=False)
     audit: Auditor = field(init=False)
 
     def __post_init__(self) -> None:
+        self.bulks = Bulks(lambda: self.nonet.stores.bulks)
         self.ring = Ring(lambda: self.nonet.stores)
         self.audit = Auditor(self.nonet, self.settings.audit_retention)
 
@@ -136,13 +148,30 @@ class Site:
     ) -> R:
         """Call an action of an operator on behalf of `who`, and audit it.
 
+        What another operator has just done with the same thing is in the error, or in `crossed`.
+
         Raises:
             HTTPException: 403, `who` may not do this.
         """
         ensure(self, who, action.permission)
         what = action.sentence(*args, **options)
-        async with self.changing(who, action.permission, what):
-            return await action(*args, **options)
+        things = action.things(*args, **options)
+        try:
+            async with self.changing(who, action.permission, what):
+                done = await action(*args, **options)
+        except (ConflictError, NotFoundError) as error:
+            if other := await self._crossed(things, who, _LATELY):
+                error.args = (f"{error} ({other})",)
+            raise
+        if action.permission not in READING:
+            crossed.set(await self._crossed(things, who, _JUST_NOW))
+        return done
+
+    async def _crossed(self, things: Sequence[str], who: Principal, within: timedelta) -> str:
+        try:
+            return await by_another(self.stores, things, who.name, within)
+        except NonetError:  # the action is done, or has the better error
+            return ""
 
     @asynccontextmanager
     async def changing(self, who: Principal, action: Action, what: str) -> AsyncIterator[None]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from unittest.mock import MagicMock, patch
 import pytest
 from playwright.async_api import Page, expect
 from servers import RedisServer
-from web.access.doors import ORIGIN, OURS, door, log_in, stored_of
+from web.access.doors import ORIGIN, OURS, app_of, csrf_of, door, log_in, stored_of, visitor
 from web.conftest import PASSWORD
 
 from nonet import Nonet
@@ -145,6 +147,69 @@ async def test_a_link_logs_in_one_browser_once(nonet: Nonet) -> None:
         assert [answer.status_code for answer in answers] == [403, 303, 401]
         assert (await client.get("/api/v1/audit?who=link:me@host")).json()["items"]
         assert (await client.get(f"/api/v1/overview?code={code}")).status_code == 200
+
+
+async def test_a_read_only_link_lets_viewers_in_until_its_end(nonet: Nonet) -> None:
+    """An admin makes it on the page; any number of browsers log in, and may do what viewers may."""
+    async with door(nonet) as admin, visitor(app_of(admin)) as one, visitor(app_of(admin)) as two:
+        link = await new_link(stored_of(admin), ORIGIN, "me")
+        form = {"code": link.partition("=")[2]}
+        await admin.post("/login/link", data=form, headers=OURS)
+        form = {"hours": "8", "csrf": await csrf_of(admin)}
+        made = await admin.post("/account/link", data=form, headers=OURS)
+        (code,) = set(re.findall(r"login\?code=([\w-]+)", made.text))
+        for client in (one, two):
+            asked = await client.get(f"/login?code={code}")
+            assert "link:me made it" in asked.text and "admin" not in asked.text
+            answer = await client.post("/login/link", data={"code": code}, headers=OURS)
+            assert answer.status_code == 303
+            assert (await client.get("/api/v1/overview")).status_code == 200
+            form = {"hours": "8", "csrf": await csrf_of(client)}
+            refused = await client.post("/account/link", data=form, headers=OURS)
+            assert refused.status_code == 403 and "may not link" in refused.text
+            page = (await client.get("/account")).text
+            assert page.count("this one") == 1 and "<button>End</button>" not in page
+            digest = hashlib.sha256(one.cookies["nonet-test"].encode()).hexdigest()
+        session = await stored_of(admin).find(digest)
+        offered = await stored_of(admin).offered(code)
+        assert session is not None and offered is not None
+        assert session.until <= offered.until < time.time() + 8 * 3600
+        audited = (await admin.get("/api/v1/audit?who=link:me")).json()["items"]
+        assert ("link", "read-only link for 8 hours") in [
+            (it["action"], it["what"]) for it in audited
+        ]
+        after = patch("nonet.stores.namespace.sessions.time.time", lambda: offered.until)
+        with after:
+            over = await two.post("/login/link", data={"code": code}, headers=OURS)
+        assert over.status_code == 401
+
+
+async def test_a_form_survives_the_end_of_its_session(
+    nonet: Nonet, login_address: str, logged_in_page: Callable[[Role], Awaitable[Page]]
+) -> None:
+    """The login leads back to the form with what was entered; it changes nothing by itself."""
+    page = await logged_in_page(Role.OPERATOR)
+    await page.goto(f"{login_address}/streams/normal/small")
+    await page.get_by_role("button", name="Pause …").click()
+    await page.get_by_label("Reason").fill("the cloud is down")
+    await page.context.clear_cookies()
+    await page.get_by_role("button", name="Pause", exact=True).click()
+    await page.get_by_label("Name").fill("operator")
+    await page.get_by_label("Password").fill(PASSWORD)
+    await page.get_by_role("button", name="Log in").click()
+    await expect(page.get_by_role("alert")).to_contain_text("Nothing was changed")
+    assert await nonet.stores.controls.load() == []
+    await expect(page.get_by_label("Reason")).to_have_value("the cloud is down")
+    await page.get_by_role("button", name="Pause", exact=True).click()
+    await page.get_by_text("is paused: no further task").wait_for()
+    assert [item.reason for item in await nonet.stores.controls.load()] == ["the cloud is down"]
+    # Another login in the same browser makes the forms of open pages invalid, but loses nothing.
+    await page.get_by_role("button", name="Resume").wait_for()
+    await page.evaluate(
+        "document.querySelectorAll('[name=csrf]').forEach((one) => one.value = 'old')"
+    )
+    await page.get_by_role("button", name="Resume").click()
+    await expect(page.get_by_role("alert")).to_contain_text("Nothing was changed")
 
 
 async def test_a_link_ends_after_ten_minutes(nonet: Nonet, redis_server: RedisServer) -> None:

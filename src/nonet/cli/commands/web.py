@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from nonet.base.actor import who
+from nonet.base.durations import span
 from nonet.base.errors import ConfigurationError
 from nonet.cli.durations import duration
 from nonet.cli.output import echo, print_line
@@ -84,8 +85,19 @@ def token(
 
 @app.command()
 @operation
-async def link(target: Target) -> None:
+async def link(
+    target: Target,
+    read_only: Annotated[
+        timedelta | None,
+        typer.Option(
+            metavar="DURATION", parser=duration, help="Log in viewers, for this long: 8h, 7d."
+        ),
+    ] = None,
+) -> None:
     """Print a link by which one browser logs in to task-web as an admin, within ten minutes.
+
+    With --read-only any number of browsers log in as viewers, until the link ends, and their
+    sessions with it.
 
     It starts with NONET_WEB_URL, or with the address of NONET_WEB_HOST and NONET_WEB_PORT. Use it
     when no admin can log in. It needs Redis and the secret of task-web: run it on the machine of
@@ -93,6 +105,7 @@ async def link(target: Target) -> None:
 
     \b
     task-run web link
+    task-run web link --read-only 7d
     """
     from nonet.web.access.links import new_link  # it imports redis
 
@@ -100,8 +113,14 @@ async def link(target: Target) -> None:
     if not web.links:
         raise ConfigurationError("NONET_WEB_LINKS is 0: task-web accepts no links; set it to 1")
     secret = find_secret(web, target.settings().state_dir)
+    seconds = read_only.total_seconds() if read_only is not None else 0.0
+    if read_only is not None and seconds <= 0:  # a link without an end would be an admin's
+        raise typer.BadParameter("--read-only: give a time of more than 0 s, such as 8h")
     async with target.stores() as stores:
-        echo(await new_link(stores.sessions(secret), web.address, who()))
+        made = await new_link(stores.sessions(secret), web.address, who(), seconds)
+        kind = f"read-only, for {span(seconds)}" if seconds else "of an admin, once"
+        await stores.events.log("web-link", who(), kind)
+    echo(made)
 
 
 def _holder(name: str, role: Role, namespaces: list[str] | None) -> dict[str, Any]:

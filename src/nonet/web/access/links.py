@@ -1,15 +1,16 @@
-"""One-time links, by which a local user logs in without a password."""
+"""Links by which a browser logs in without a password: an admin once, or viewers until an end."""
 
 from __future__ import annotations
 
 import logging
 import secrets
+import time
 from ipaddress import ip_address
 
 from nonet.base.errors import ConfigurationError
 from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import Stop, reached
-from nonet.stores.namespace.sessions import Sessions
+from nonet.stores.namespace.sessions import Link, Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -59,16 +60,19 @@ async def announce(sessions: Sessions, settings: WebSettings, stop: Stop) -> Non
     await reached(stop, offer)
 
 
-async def new_link(sessions: Sessions, url: str, who: str) -> str:
+async def new_link(sessions: Sessions, url: str, who: str, read_only: float = 0.0) -> str:
     """Return a link by which one browser logs in as an admin, once, within ten minutes.
 
     Args:
         url: of the first page.
         who: made the link, for the audit.
+        read_only: instead let any number of browsers log in as viewers, for this many seconds;
+            their sessions end with the link.
 
     Raises:
         ServerUnreachableError: Redis does not answer.
     """
     code = secrets.token_urlsafe(32)
-    await sessions.offer(code, who, _LINK_SECONDS)
+    until = time.time() + (read_only or _LINK_SECONDS)
+    await sessions.offer(code, Link(who, until, is_read_only=bool(read_only)))
     return f"{url.rstrip('/')}/login?code={code}"

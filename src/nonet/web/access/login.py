@@ -87,7 +87,8 @@ class Login:
         if session.how == "oidc":
             grant = self.grant_of(session.proof.splitlines()) if self.provider else None
         else:
-            grant = Grant(Role.ADMIN) if self._settings.links else None
+            role = Role.ADMIN if session.how == "link" else Role.VIEWER
+            grant = Grant(role) if self._settings.links else None
         return Principal(session.name, *grant, session=session.digest) if grant else None
 
     def grant_of(self, values: list[str]) -> Grant | None:

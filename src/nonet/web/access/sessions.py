@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
 import time
 from functools import cached_property
@@ -82,9 +83,19 @@ class Browsers:
         return found
 
     async def begin(
-        self, request: Request, answer: Response, name: str, how: str, proof: str = ""
+        self,
+        request: Request,
+        answer: Response,
+        name: str,
+        how: str,
+        proof: str = "",
+        until: float = math.inf,
     ) -> None:
-        """Begin a session with a new secret, end the one that the browser had, set the cookie."""
+        """Begin a session with a new secret, end the one that the browser had, set the cookie.
+
+        Args:
+            until: its end, if that comes before the usual one.
+        """
         if old := self.secret(request):
             await self._end(digest_of(old))
         secret, now = secrets.token_urlsafe(32), time.time()
@@ -95,7 +106,7 @@ class Browsers:
             address=address.get(),
             browser=request.headers.get("User-Agent", "")[:200],
             since=now,
-            until=now + self._settings.session,
+            until=min(until, now + self._settings.session),
             digest=digest_of(secret),
         )
         await self.stored.begin(session, self._settings.session_idle)

@@ -22,7 +22,7 @@ from nonet.rules.findings.throughput import StreamLoad
 from nonet.rules.page_paths import page_of
 from nonet.rules.pauses import Pause, of_task
 from nonet.rules.permissions import Principal
-from nonet.web.rendering import back, path_of, render, when
+from nonet.web.rendering import back, path_of, render
 from nonet.web.ring import LastHour
 from nonet.web.routing import Body, FormText, Text, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
@@ -136,7 +136,7 @@ async def see_finding(
         done = await _see(site, who, kind, what, lasts)
     except NotFoundError as error:
         return back(request, path, str(error), "bad")
-    how = f"seen until {when(done.seen.until)} UTC" if done.seen else "not seen any more"
+    how = f"seen until {done.seen.until:%Y-%m-%d %H:%M} UTC" if done.seen else "not seen any more"
     return back(request, path, f"{what}: {how}")
 
 

@@ -96,3 +96,36 @@ document.addEventListener("keydown", (event) => {
   }
   previous = event.key;
 });
+
+// A form survives the end of its session: the tab keeps what is sent, and the login leads back to
+// the page of the form with #kept. Any other page forgets it.
+{
+  const KEPT = "nonet-form";
+  const here = location.pathname + location.search;
+  document.addEventListener("submit", ({ target }) => {
+    if (target.method !== "post" || target.closest(".login")) return;
+    const fields = [...new FormData(target)].filter(([name, value]) => name !== "csrf" && typeof value === "string");
+    sessionStorage.setItem(KEPT, JSON.stringify({ here, action: target.getAttribute("action"), fields }));
+  });
+  const fill = (form, fields) => {
+    for (const field of form.elements) {
+      const sent = fields.findIndex(([name]) => name === field.name);
+      if (["checkbox", "radio"].includes(field.type)) {
+        field.checked = fields.some(([name, value]) => name === field.name && value === field.value);
+      } else if (field.type !== "hidden" && sent >= 0) {
+        [[, field.value]] = fields.splice(sent, 1);
+      }
+    }
+    form.closest("[popover]")?.showPopover();
+  };
+  const kept = JSON.parse(sessionStorage.getItem(KEPT));
+  if (!document.querySelector(".login")) sessionStorage.removeItem(KEPT);
+  if (location.hash === "#kept") {
+    history.replaceState(null, "", here);
+    const form = [...document.forms].find((one) => one.getAttribute("action") === kept?.action);
+    if (form && kept.here === here) fill(form, kept.fields);
+    const text = "Nothing was changed: your login had ended. What you entered is here again: check it, and send it.";
+    const message = Object.assign(document.createElement("p"), { className: "message bad", role: "alert", textContent: text });
+    document.getElementById("main").prepend(message);
+  }
+}

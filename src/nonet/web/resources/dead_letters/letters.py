@@ -140,11 +140,11 @@ async def _begun(
     site: Site, who: Principal, bulk: Bulk, work: AsyncGenerator[list[Outcome], None]
 ) -> Bulk:
     async with site.changing(who, bulk.action, f"{bulk.total} dead letters: {bulk.text}"):
-        return site.bulks.start(bulk, work)
+        return await site.bulks.start(bulk, work)
 
 
 async def stop(site: Site, who: Principal, id: str) -> Bulk:
-    bulk = site.bulks.get(id)
+    bulk = await site.bulks.get(id)
     ensure(site, who, bulk.action)
     async with site.changing(who, bulk.action, f"stop: {bulk.text}"):
-        return site.bulks.stop(id)
+        return await site.bulks.stop(id, who.name)

@@ -64,7 +64,7 @@ async def show_letters(
         statuses=list(Status),
         within=_WITHIN,
         classes=sorted(item.name for item in site.registry),
-        bulks=site.bulks.recent(),
+        bulks=await site.read(site.bulks.recent),
         **values,
     )
 
@@ -144,7 +144,7 @@ async def discard_all(
 async def stop(request: Request, site: SiteOf, who: Resubmitter, id: str) -> Response:
     """Stop a change of many letters."""
     bulk = await letters.stop(site, who, id)
-    text = f"Stopped it after {bulk.done} letters. The others are as they were."
+    text = f"It stops within a second, after {bulk.done} letters. The others stay as they are."
     return back(request, path_of(request, "dead_letters"), text)
 
 

@@ -142,14 +142,14 @@ async def discard_dead_letters(
 
 @api.get(f"{_PATH}/bulk")
 async def list_dead_letter_changes(site: SiteOf, who: Viewer) -> Page[Bulk]:
-    """Return the changes of many letters that this process runs, or ran lately."""
-    return Page(site.bulks.recent())
+    """Return the changes of many letters that run, or ran within a day."""
+    return Page(await site.read(site.bulks.recent))
 
 
 @api.get(f"{_PATH}/bulk/{{id}}")
 async def get_dead_letter_change(site: SiteOf, who: Viewer, id: str) -> Bulk:
     """Return how far a change of many letters is."""
-    return site.bulks.get(id)
+    return await site.bulks.get(id)
 
 
 @api.post(f"{_PATH}/bulk/{{id}}/stop")
