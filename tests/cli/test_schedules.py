@@ -79,7 +79,7 @@ async def test_an_entry_is_paused_and_resumed(task_run: TaskRun) -> None:
     async with scheduler(task_run):
         named = ("Nightly", *EARLY)
         ended = await task_run("schedules", "pause", *named, "--reason", "tape is down", "--json")
-        assert ended.json == {"changed": ["errands:Nightly||early"]}
+        assert ended.json == {"changed": ["errands:Nightly||early"], "gone": []}
         shown = (await task_run("schedules", "show", *named, "--json")).json
         assert shown["state"] == "paused" and shown["paused"].endswith(": tape is down")
         again = await task_run("schedules", "pause", "errands:Nightly")

@@ -334,8 +334,9 @@ def _print_changes(
 ) -> None:
     if as_json:
         print_json(done)
+    words = dict.fromkeys(done.changed, now) | dict.fromkeys(done.gone, "exists no more")
     for item in [] if as_json else found:
-        echo(f"{entry_state.options(item)} {now if item.entry in done.changed else before}")
+        echo(f"{entry_state.options(item)} {words.get(item.entry, before)}")
 
 
 def _in_words(pulse: Mapping[str, Any]) -> str:
