@@ -179,6 +179,7 @@ async def test_a_schedule_is_added_and_removed(task_run: TaskRun) -> None:
         id = (await task_run("schedules", "run-now", "Add")).out.strip()
         status = (await task_run("status", id, "--show-args", "--json")).json
         assert status["arguments"] == {"a": 1, "b": 2}
+        assert "d-7 paused" in (await task_run("schedules", "pause", "d-7")).out
         taken = await task_run("schedules", "add", "early", "Nightly", "--every", "2h")
         assert taken.code == 1 and "has an entry named 'early'" in taken.err
         wrong = await task_run(*add, "--every", "often")
