@@ -2,15 +2,21 @@
 
     task-run dev shop.py
 
-Tasks sleep where real ones would call a server. Some fail, and some wait for each other.
+Tasks sleep where real ones would call a server. Some fail, and some wait for each other; an order
+waits until someone says on its page that it is packed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-import time
 from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from nonet import (
     BaseLock,
@@ -25,9 +31,13 @@ from nonet import (
     Priority,
     RateLimiter,
     Size,
+    Workflow,
     context,
+    failed,
+    load_settings,
     register_locked_object_type,
 )
+from nonet.pipelines import Changes, LeaseMixin, Pipeline, RowDatabase, Rows
 
 CUSTOMER = register_locked_object_type("customer")
 PARTNER = register_locked_object_type("partner")
@@ -43,6 +53,8 @@ class SendMail(BaseTask):
     size = Size.SMALL
 
     async def execute(self) -> None:
+        if "@" not in self.to:
+            raise ValueError(f"{self.to} is no address")
         await asyncio.sleep(random.uniform(0.02, 0.3))
 
 
@@ -165,19 +177,63 @@ class CleanUpBaskets(PeriodicBaseTask):
         await asyncio.sleep(0.5)
 
 
+class Base(DeclarativeBase):
+    pass
+
+
+class Parcel(LeaseMixin, Base):
+    """A row for each parcel."""
+
+    __tablename__ = "parcels"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    status: Mapped[str] = mapped_column(sa.String(20))
+
+
+def _warehouse() -> str:
+    """Return the URL of the database of parcels; make its table on the first use."""
+    url = f"sqlite:///{load_settings().state_dir.absolute() / 'warehouse.db'}"
+    engine, table = sa.create_engine(url), Rows(Parcel).table
+    with engine.begin() as connection:
+        connection.execute(CreateTable(table, if_not_exists=True))
+        for index in table.indexes:
+            connection.execute(CreateIndex(index, if_not_exists=True))
+    engine.dispose()
+    return url
+
+
+warehouse = RowDatabase(_warehouse)
+
+
+class ShipParcels(Pipeline[Parcel]):
+    """Ship what is packed."""
+
+    name = "parcels"
+    model = Parcel
+    database = warehouse
+    workers = 3
+
+    def select(self) -> sa.Select[Any]:
+        return sa.select(Parcel).where(Parcel.status == "packed")
+
+    async def process(self, row: Parcel) -> Changes:
+        await asyncio.sleep(random.uniform(0.5, 3))
+        return Changes(status="shipped").finish()
+
+
+_seconds = itertools.count()  # since this worker began: it begins with everything
+
+
 class OpenShop(PeriodicBaseTask):
-    """Do the business of ten seconds: submit the other tasks."""
+    """Do the business of a second: submit the other tasks, for two tenants."""
 
     size = Size.SMALL
-    _schedule = IntervalSecondsSchedule(10)
+    _schedule = IntervalSecondsSchedule(1)
 
     async def execute(self) -> None:
-        for _ in range(10):
-            await self._sell(int(time.time()))
-            await asyncio.sleep(1)
-
-    async def _sell(self, second: int) -> None:
-        labels = {"customer": f"c{second % 7}"}
+        second = next(_seconds)
+        labels = {"customer": f"c{second % 7}", "vo": ("books", "toys")[second % 2]}
+        if second % 40 == 0:
+            await SendMail("a reader").schedule(labels=labels)  # it fails
         for number in range(random.randint(1, 4)):
             await SendMail(f"buyer-{second}-{number}@example.org").schedule(labels=labels)
         await ChargeCard(f"c{second % 3}", second).schedule(labels=labels)
@@ -186,6 +242,7 @@ class OpenShop(PeriodicBaseTask):
         if second % 5 == 0:
             delay = random.uniform(20, 90)
             await SendMail("me@example.org").schedule(labels=labels, delay=delay)
+            await self._order(second)
         if second % 6 == 0:
             await ImportFeed(random.choice(["globex", "hooli", "acme", "initech"])).schedule()
         if second % 15 == 0:
@@ -194,3 +251,15 @@ class OpenShop(PeriodicBaseTask):
                 await ChargeCard("c0", 1000 * second + order).schedule()
         if second % 40 == 0:
             await WriteReport(1 + second // 40 % 12).schedule()
+
+    async def _order(self, second: int) -> None:
+        """Let a workflow wait for a person, and a parcel for its pipeline."""
+        order = Workflow("order")
+        paid = order.step(ChargeCard(f"c{second % 3}", second))
+        packed = order.event("packed", timeout=60, after=paid)
+        order.step(SendMail("buyer@example.org"), after=packed)
+        order.step(SendMail("warehouse@example.org"), after=failed(packed))
+        await order.submit()
+        async with warehouse.sessions() as session:
+            session.add(Parcel(status="packed"))
+            await session.commit()

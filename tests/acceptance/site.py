@@ -96,7 +96,8 @@ class Site:
             "PROBE_JOURNAL": str(self._journal),
             "PROBE_REDIS": server.url,
         }
-        self.redis = server.client()
+        # Results may be cut where they are not text.
+        self.redis = server.client(encoding_errors="replace")
 
     def close(self) -> None:
         """Kill every daemon."""

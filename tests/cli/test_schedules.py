@@ -79,7 +79,7 @@ async def test_an_entry_is_paused_and_resumed(task_run: TaskRun) -> None:
     async with scheduler(task_run):
         named = ("Nightly", *EARLY)
         ended = await task_run("schedules", "pause", *named, "--reason", "tape is down", "--json")
-        assert ended.json == {"changed": ["errands:Nightly||early"]}
+        assert ended.json == {"changed": ["errands:Nightly||early"], "gone": []}
         shown = (await task_run("schedules", "show", *named, "--json")).json
         assert shown["state"] == "paused" and shown["paused"].endswith(": tape is down")
         again = await task_run("schedules", "pause", "errands:Nightly")
@@ -179,6 +179,7 @@ async def test_a_schedule_is_added_and_removed(task_run: TaskRun) -> None:
         id = (await task_run("schedules", "run-now", "Add")).out.strip()
         status = (await task_run("status", id, "--show-args", "--json")).json
         assert status["arguments"] == {"a": 1, "b": 2}
+        assert "d-7 paused" in (await task_run("schedules", "pause", "d-7")).out
         taken = await task_run("schedules", "add", "early", "Nightly", "--every", "2h")
         assert taken.code == 1 and "has an entry named 'early'" in taken.err
         wrong = await task_run(*add, "--every", "often")

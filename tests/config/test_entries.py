@@ -163,7 +163,7 @@ vo-overrides: {a: {periodic-tasks: {Sleeping: [], Nothing: []}}}
         ({}, [], "unknown periodic task 'Sweep'. No task is registered: install a package with"),
         ({}, ["files:Audit"], "unknown periodic task 'Sweep'."),
         (CLASSES, ["files:Audit"], ""),
-        ({}, ["files:Sweep"], "is a task that is not periodic: only code and 'task-run submit'"),
+        ({}, ["files:Sweep"], "is a task that is not periodic: give it a schedule"),
     ],
 )
 def test_the_error_distinguishes_a_task_that_is_not_periodic_from_an_unknown_one(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from dataclasses import dataclass
 from typing import Any
 
 from acceptance import probe_tasks
-from acceptance.probe_tasks import SOON, MayFail, Report, Small, note
+from acceptance.probe_tasks import SOON, MayFail, Report, Small, note, passed
 
 from nonet import CallbackSpawner, MutexLock, context
 
@@ -94,6 +95,26 @@ class Tallied(Small):
             os.write(file, b".")
         finally:
             os.close(file)
+
+
+@dataclass
+class Talks(Small):
+    """Logs a line before its gate is open, and one after that."""
+
+    gate: str
+
+    async def execute(self) -> None:
+        note("start")
+        log = logging.getLogger("author")
+        log.info("before, with fence %d", context().fence)
+        await passed(self.gate)
+        log.info("after, with fence %d", context().fence)
+
+
+class KeptTalks(Talks):
+    """Has a row in SQL until it has ended."""
+
+    durable = True
 
 
 class Exhausted(probe_tasks.Fails):

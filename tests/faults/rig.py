@@ -40,7 +40,7 @@ PRODUCTION = {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30", "NONET_WORKER_TTL": "
 # A sleeping worker looks again after 2 s; a leader is replaced after its lease of 1 s; a delivery
 # that was lost with a reply comes back after its lease of 2 s and a sweep.
 RECOVERY = 10.0
-_OWNED_BY_NOBODY = ("lock:*", "limiter:conc:*", "queue:*", "writers:*", "[tbleh]:*", "awaits:*")
+_OWNED_BY_NOBODY = ("lock:*", "limiter:conc:*", "queue:*", "writers:*", "[tbeh]:*", "awaits:*")
 _BATCH = 500
 # A replaced master may continue for a while, and announce to its listeners.
 _LOOK_SECONDS = 0.2

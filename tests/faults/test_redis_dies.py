@@ -11,10 +11,13 @@ import time
 import pytest
 import redis
 from acceptance.contention import scales
+from acceptance.site import eventually
 from faults.conftest import MakeRig
-from faults.fault_tasks import Timed
+from faults.fault_tasks import KeptTalks, Talks, Timed
 from faults.rig import Rig, under_load
-from waits import until
+from waits import WAIT_SECONDS, until
+
+from nonet.operate import logs
 
 
 async def test_redis_killed_and_started_empty(rig: Rig) -> None:
@@ -57,6 +60,30 @@ async def test_redis_started_with_older_data(rig: Rig) -> None:
         rig.server.start()
         await own.until_it_serves()
         own.judged("SIGKILL of Redis, older data put back", may_end_again=before)
+
+
+async def test_flushed_while_tasks_log(rig: Rig) -> None:
+    """A lost task leaves no lines; a durable one has those of its next run, and ends as ever."""
+    site, gates = rig.site, (rig.site.gate(), rig.site.gate())
+    (worker,) = rig.workers(1, slots=2).daemons
+    site.scheduler()
+    async with site.app(db_url="") as app:
+        lost = await site.begin(app, Talks(gates[0]))
+        (durable,) = await rig.submit(app, [KeptTalks(gates[1])])
+        for id in (lost, durable):
+            await eventually(lambda id=id: app.client.stores.broker.logs(id))
+        site.redis.flushall()
+        site.open(gates[0])
+        await site.started(durable, 2)
+        site.open(gates[1])
+        await app.result(durable, timeout=WAIT_SECONDS)
+        (attempt,) = (await logs.get(app.client, durable)).attempts
+        assert await app.client.stores.broker.logs(lost) == {}
+    fence = site.journal("start", id=durable)[1].fence
+    lines = [line.split("author: ")[1] for line in attempt.log.splitlines()]
+    assert lines == [f"before, with fence {fence}", f"after, with fence {fence}"]
+    assert "Traceback" not in worker.log and " ERROR " not in worker.log
+    await rig.judge("FLUSHALL while two tasks log")
 
 
 @pytest.mark.soak

@@ -147,7 +147,9 @@ def test_arguments_are_encrypted_if_the_program_has_a_key(environment: dict[str,
 
 def test_a_result_has_a_default(served: nonet.SyncNonet, app: nonet.SyncNonet) -> None:
     """Instead of any error that says that there is no result, or none yet."""
-    assert Fail().schedule_sync().result(WAIT_SECONDS, default=None) is None
+    failed = served.submit(Fail())
+    assert failed.result(WAIT_SECONDS, default=None) is None
+    assert failed.status().state == "dead"  # it did not only take too long
     assert served.handle("nobody").result(default=7) == 7
     assert app.submit(Add(1)).result(timeout=0, default="later") == "later"
     assert not served.handle("nobody").created

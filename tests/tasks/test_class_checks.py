@@ -50,6 +50,10 @@ PERIODIC = "the class is not periodic: give it PeriodicBaseTask as its base"
             f"max_retries has no effect: write {RETRIES}; if it is your own, annotate it: "
             "`max_retries: ClassVar = …`",
         ),
+        (
+            having(on_failure=lambda self: None),
+            "on_failure is not called by Nonet: write a middleware (nonet.Middleware)",
+        ),
         (having(schedule=NIGHTLY), f"schedule has no effect: {PERIODIC}"),
         (having(PeriodicBaseTask, schedule=NIGHTLY), "schedule has no effect: did you mean _sched"),
     ],

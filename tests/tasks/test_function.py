@@ -152,6 +152,7 @@ async def _plain(path: str) -> None: ...
         ({"prioriti": 1}, "there is no option 'prioriti'. Did you mean priority?"),
         ({"max_retries": 1}, r"Write retry_policy = ExponentialBackoff\(max_retries=…\)"),
         ({"rate_limit": "10/m"}, "Write a RateLimiter among its locks"),
+        ({"track_started": True}, "no option 'track_started'. There are cpu_limit, dlq_eligible,"),
         ({"locks": MutexLock("job", 1)}, "locks is one lock: put it into a list"),
         (
             {"locks": lambda job: []},

@@ -90,6 +90,12 @@ def test_errors_decide_about_a_retry(error: BaseException, is_retried: bool) -> 
     assert repr(policy).endswith(shown)
 
 
+def test_one_class_of_errors_is_no_tuple() -> None:
+    """The error says what to write."""
+    with pytest.raises(ValueError, match=r"retry_on\n.*write a tuple: \(OSError,\)"):
+        ExponentialBackoff(retry_on=OSError)  # type: ignore[arg-type]
+
+
 def test_an_own_policy_gets_the_exception() -> None:
     class OnlyTimeouts(RetryPolicyBase):
         pause: float = 5

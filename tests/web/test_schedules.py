@@ -148,7 +148,7 @@ async def test_the_api_shows_when_an_entry_fires(planned: Nonet, client_of: Clie
 
 
 async def test_the_api_runs_pauses_and_resumes_entries(planned: Nonet, client: AsyncClient) -> None:
-    """Entries are listed without arguments, page by page, and changed by their identity."""
+    """Entries are listed page by page, and changed by their identity; one that left is skipped."""
     url = "/api/v1/schedules"
     first = (await client.get(url, params={"limit": 1})).json()
     rest = (await client.get(url, params={"cursor": first["cursor"]})).json()
@@ -156,10 +156,11 @@ async def test_the_api_runs_pauses_and_resumes_entries(planned: Nonet, client: A
     assert len(first["items"]) == 1 and "args" not in first["items"][0]
     made = (await client.post(f"{url}/run", json={"entry": ENTRY})).json()
     assert (await planned.status(made["id"])).name == "web_tasks:Report"
-    both = {"entries": [BEAT, ENTRY], "reason": "to test"}
-    assert (await client.post(f"{url}/pause", json=both)).json() == {"changed": [BEAT, ENTRY]}
+    some = {"entries": [BEAT, "left:Since||c", ENTRY], "reason": "to test"}
+    paused = (await client.post(f"{url}/pause", json=some)).json()
+    assert paused == {"changed": [BEAT, ENTRY], "gone": ["left:Since||c"]}
     one = await client.post(f"{url}/resume", json={"entries": [BEAT]})
-    assert one.json() == {"changed": [BEAT]}
+    assert one.json() == {"changed": [BEAT], "gone": []}
     unknown = {"entries": ["web_tasks:Report||c"]}
     assert (await client.post(f"{url}/resume", json=unknown)).status_code == 404
 

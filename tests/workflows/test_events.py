@@ -60,7 +60,7 @@ async def test_a_timeout_fails_the_step(flows: FlowSite) -> None:
     assert "Without it the step fails in " in found.text
     assert found.next == "task-run workflows signal w approved"
     await walk_later(flows)  # a sweep changes nothing
-    problems = (await flows.app.doctor()).problems
+    problems = (await flows.app.doctor(wait=0)).problems
     assert [one for one in problems if one.kind != "worker"] == []  # none is registered here
     assert flows.states("w")["1"] == "waiting"
     records.hset(flows.redis, f"{P}t:w:1", "start_by", "1|")

@@ -246,7 +246,10 @@ class _Planner:
         if matching:
             reason = f"the class name is ambiguous: write {' or '.join(matching)}"
         elif matching_classes(written, self._others):
-            reason = "is a task that is not periodic: only code and 'task-run submit' submit it"
+            reason = (
+                "is a task that is not periodic: give it a schedule in its code, or one in the "
+                "database ('task-run schedules add')"
+            )
         else:
             hint = hint_of_task(written, self._classes)
             if not self._classes and self._others:

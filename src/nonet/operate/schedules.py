@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -120,9 +120,11 @@ class Turned:
 
     Attributes:
         changed: the others were paused already, or not paused.
+        gone: entries that exist no more.
     """
 
     changed: Sequence[str]
+    gone: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +225,9 @@ async def pause(stores: Stores, entries: Sequence[str], reason: str = "") -> Tur
     """Stop entries from firing until they are resumed.
 
     Raises:
-        NotFoundError: one of them does not exist; nothing was changed.
+        NotFoundError: none of them exists.
     """
-    await _known(stores, entries)
-    return Turned(await stores.periodic.pause(entries, who(), reason))
+    return await _turn(stores, entries, lambda found: stores.periodic.pause(found, who(), reason))
 
 
 @audited(Action.PAUSE, "periodic entries {entries}: resume")
@@ -234,10 +235,9 @@ async def resume(stores: Stores, entries: Sequence[str]) -> Turned:
     """Let entries fire again, from their next occurrence on.
 
     Raises:
-        NotFoundError: one of them does not exist; nothing was changed.
+        NotFoundError: none of them exists.
     """
-    await _known(stores, entries)
-    return Turned(await stores.periodic.resume(entries, who()))
+    return await _turn(stores, entries, lambda found: stores.periodic.resume(found, who()))
 
 
 @audited(Action.REVEAL, "arguments of periodic entry {entry}")
@@ -308,18 +308,26 @@ async def _arguments(
 
 
 async def _known(stores: Stores, wanted: Sequence[str]) -> list[EntryStatus]:
-    """Return entries by their identities.
+    """Return the wanted entries that exist. Some may have left since the caller read them.
 
     Raises:
-        NotFoundError: one of them does not exist.
+        NotFoundError: none of them exists.
     """
     known = {item.entry: item for item in await stores.periodic.statuses()}
-    if unknown := [key for key in wanted if key not in known]:
+    found = [known[entry] for entry in wanted if entry in known]
+    if not found:
         raise NotFoundError(
-            f"no periodic entry {unknown[0]}: it may have left the configuration; 'task-run "
+            f"no periodic entry {wanted[0]}: it may have left the configuration; 'task-run "
             "schedules list' shows all"
         )
-    return [known[key] for key in wanted]
+    return found
+
+
+async def _turn(
+    stores: Stores, wanted: Sequence[str], turn: Callable[[list[str]], Awaitable[list[str]]]
+) -> Turned:
+    found = [item.entry for item in await _known(stores, wanted)]
+    return Turned(await turn(found), sorted({*wanted}.difference(found)))
 
 
 def view(

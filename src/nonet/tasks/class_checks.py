@@ -43,10 +43,16 @@ OTHER_NAMES = {
     "dont_autoretry_for": "retry_policy = ExponentialBackoff(give_up_on=…)",
     "throws": "expected = (…,)",
     "retry_backoff": "retry_policy = ExponentialBackoff(base_delay_seconds=…)",
+    "default_retry_delay": "retry_policy = ExponentialBackoff(base_delay_seconds=…)",
+    "retry_backoff_max": "retry_policy = ExponentialBackoff(cap=…)",
+    "retry_jitter": "retry_policy = ExponentialBackoff(jitter=…)",
+    "acks_late": "nothing: a task is acknowledged when it ends",
+    "abstract": "@abstractmethod above its execute()",
     "rate_limit": "a RateLimiter among its locks",
     "bind": "context() where self.request was",
     "locks": "a property execution_locks",
 }
+_OTHER_METHODS = ("on_failure", "on_success", "on_retry", "before_start", "after_return")
 _SIMILAR = 0.88
 _NOT_PERIODIC = "the class is not periodic: give it PeriodicBaseTask as its base"
 
@@ -105,7 +111,7 @@ def unread_attributes(cls: type[BaseTask]) -> Iterator[str]:
             continue
         for name in _declared(base):
             if advice := _advice(name, vars(base).get(name), cls):
-                yield f"{location_of(base)}: {name} has no effect: {advice}"
+                yield f"{location_of(base)}: {name} {advice}"
 
 
 def lacks_execute(cls: type[BaseTask]) -> str:
@@ -266,14 +272,18 @@ def _declared(cls: Any) -> Iterable[str]:
 
 
 def _advice(name: str, value: Any, cls: type[BaseTask]) -> str:
-    """What to write instead of an attribute that Nonet ignores; empty if it is the author's own."""
+    """Why Nonet ignores an attribute, and what to write; empty if it is the author's own."""
     is_periodic = issubclass(cls, PeriodicBaseTask)
     if hasattr(value, "next_occurrence") and name.endswith("schedule"):
         if not is_periodic:
-            return _NOT_PERIODIC
-        return "" if name in _PERIODIC_ATTRIBUTES else "did you mean _schedule?"
+            return f"has no effect: {_NOT_PERIODIC}"
+        return "" if name in _PERIODIC_ATTRIBUTES else "has no effect: did you mean _schedule?"
     if hasattr(PeriodicVoAwareBaseTask, name) or name in _METHODS_WE_CALL:
         return ""
-    if not _is_method(value) and name in OTHER_NAMES:
-        return f"write {OTHER_NAMES[name]}; if it is your own, annotate it: `{name}: ClassVar = …`"
+    if _is_method(value):
+        is_called = name not in _OTHER_METHODS
+        return "" if is_called else "is not called by Nonet: write a middleware (nonet.Middleware)"
+    if name in OTHER_NAMES:
+        own = f"if it is your own, annotate it: `{name}: ClassVar = …`"
+        return f"has no effect: write {OTHER_NAMES[name]}; {own}"
     return ""

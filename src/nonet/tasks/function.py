@@ -60,6 +60,7 @@ class TaskAttributes(TypedDict, total=False):
     durable: bool
     encrypted: bool
     log_lines: int
+    on_commit: bool
     min_version: str | None
     locks: LocksOf | Iterable[BaseLock]
     schedule: TaskScheduleBase
@@ -199,7 +200,8 @@ def _check(function: Any, options: TaskAttributes) -> None:
             "yielding it"
         )
     for name in options.keys() - TaskAttributes.__optional_keys__:
-        hint = suggestion(name, TaskAttributes.__optional_keys__)
+        known = TaskAttributes.__optional_keys__
+        hint = suggestion(name, known) or f" There are {', '.join(sorted(known))}"
         if name in OTHER_NAMES:
             hint = f" Write {OTHER_NAMES[name]}"
         raise TypeError(f"@task: {function.__qualname__}: there is no option {name!r}.{hint}")

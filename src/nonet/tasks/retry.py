@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.json_schema import SkipJsonSchema
 
 from nonet.base.errors import RegistrationError, TaskRetryRequested, is_caught, unknown_argument
@@ -20,8 +20,16 @@ def _names(errors: tuple[type[BaseException], ...]) -> tuple[str, ...]:
     return tuple(error.__name__ for error in errors)
 
 
+def _tuple(errors: Any) -> Any:
+    if isinstance(errors, type):
+        raise ValueError(f"write a tuple: ({errors.__name__},)")
+    return errors
+
+
 # Classes of errors are no data: neither the configuration nor JSON names them.
-_Errors = Annotated[tuple[type[BaseException], ...], SkipJsonSchema(), Field(exclude=True)]
+_Errors = Annotated[
+    tuple[type[BaseException], ...], BeforeValidator(_tuple), SkipJsonSchema(), Field(exclude=True)
+]
 _ERRORS = {"retry_on", "give_up_on"}
 
 

@@ -87,3 +87,4 @@ def test_the_dashboard_needs_its_packages(monkeypatch: pytest.MonkeyPatch) -> No
     made = make_plan([Path("mytasks.py")], [], {}, web_port=9123)
     assert made.dashboard is not None
     assert made.dashboard.command[-4:] == ("--host", "127.0.0.1", "--port", "9123")
+    assert made.exports["NONET_WEB_PORT"] == "9123"  # for `task-run web link`

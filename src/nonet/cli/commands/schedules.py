@@ -47,7 +47,8 @@ class EntrySelection:
         str,
         typer.Argument(
             metavar="CLASS",
-            help="Name of the task class, category:Class or its bare name.",
+            help="Name of the task class, category:Class or its bare name; or the id of a schedule "
+            "in the database.",
             autocompletion=entry_classes,
         ),
     ]
@@ -280,7 +281,11 @@ async def _find(nonet: Nonet, wanted: EntrySelection) -> list[EntryStatus]:
     """
     task, vo, name = wanted.task, wanted.vo, wanted.name
     known = await nonet.stores.periodic.statuses()
-    of_class = [item for item in known if task in names_of(item.task)]
+    of_class = [
+        item
+        for item in known
+        if task in (*names_of(item.task), *((item.name,) if item.source == "database" else ()))
+    ]
     if not of_class:
         raise NotFoundError(
             _none_of(task, known, registry_here(nonet), await schedules.held_up(nonet.stores))
@@ -334,8 +339,9 @@ def _print_changes(
 ) -> None:
     if as_json:
         print_json(done)
+    words = dict.fromkeys(done.changed, now) | dict.fromkeys(done.gone, "exists no more")
     for item in [] if as_json else found:
-        echo(f"{entry_state.options(item)} {now if item.entry in done.changed else before}")
+        echo(f"{entry_state.options(item)} {words.get(item.entry, before)}")
 
 
 def _in_words(pulse: Mapping[str, Any]) -> str:

@@ -105,14 +105,14 @@ def make_plan(
     variables = {f"NONET_{name.upper()}": str(value) for name, value in chosen.items()}
     path = [*map(str, code.path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, path)))
-    dashboard, notes = _dashboard(web_port) if has_web else (None, [])
+    dashboard, web, notes = _dashboard(web_port) if has_web else (None, {}, [])
     if not url.startswith(EMBEDDED):
         notes = [f"it uses the server of NONET_REDIS_URL: {masked(url)}", *notes]
     return Plan(
         load_settings(**chosen),
         code,
         _environment(variables, debug=debug),
-        _exports(variables, settings, given),
+        {**_exports(variables, settings, given), **web},
         dashboard,
         notes,
         reloads,
@@ -145,13 +145,14 @@ def _environment(variables: Mapping[str, str], *, debug: bool) -> Mapping[str, s
     return made
 
 
-def _dashboard(port: int | None) -> tuple[Program | None, list[str]]:
-    """Return the program of the dashboard if it is installed, else a note that it is not."""
+def _dashboard(port: int | None) -> tuple[Program | None, Mapping[str, str], list[str]]:
+    """Return the program of the dashboard and its variables, or a note that it is not installed."""
     missing = [name for name in _WEB if find_spec(name) is None]
     if missing:
-        return None, [f"no dashboard ({missing[0]} is missing): {install_with('web')}"]
+        return None, {}, [f"no dashboard ({missing[0]} is missing): {install_with('web')}"]
     web = WebSettings.load(port=port)
     if "port" not in WebSettings.given(port=port):
         port = free_port(web.host, web.port - 1)
-    options = ("--host", web.host, "--port", str(port or web.port))
-    return daemon("web", "task-web", *options, is_alone=True), []
+    at = {"NONET_WEB_HOST": web.host, "NONET_WEB_PORT": str(port or web.port)}
+    options = ("--host", at["NONET_WEB_HOST"], "--port", at["NONET_WEB_PORT"])
+    return daemon("web", "task-web", *options, is_alone=True), at, []

@@ -33,6 +33,8 @@ _POLL_SECONDS = 0.25
 # How long processes may take to end after the grace period.
 _END_SECONDS = 10.0
 LONGEST_END_SECONDS = _END_SECONDS + LONGEST_STOP_SECONDS
+# The command of this environment, which may not be active in another terminal.
+_TASK_RUN = shlex.quote(str(Path(sys.executable).with_name("task-run")))
 # A link in the log of task-web, by which one browser logs in.
 _LINK = re.compile(r"http://\S+/login\?code=[\w-]+")
 _MOST_NAMED = 8
@@ -228,6 +230,8 @@ class ReloadingSystem:
                 f"{name}={shlex.quote(value)}" for name, value in self._plan.exports.items()
             )
             self._log.say(f"in another terminal: export {exports}")
+            if self._plan.dashboard is not None:
+                self._log.say(f"then, for another login: {_TASK_RUN} web link")
             self._log.say("Ctrl-C ends it")
 
     async def _end(self, stop: Stop) -> None:

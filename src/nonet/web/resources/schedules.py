@@ -241,6 +241,8 @@ def _turned(
     if len(chosen) == 1:
         path = path_of(request, "schedule", entry=chosen[0])
         return back(request, path, now if done.changed else f"it was {before}")
-    left = len(chosen) - len(done.changed)
-    text = f"{now} {len(done.changed)} entries" + (f"; {left} were {before}" if left else "")
+    gone, changed = len(done.gone), len(done.changed)
+    left = len(chosen) - changed - gone
+    text = f"{now} {changed} entries" + (f"; {left} were {before}" if left else "")
+    text += f"; {gone} exist no more" if gone else ""
     return back(request, path_of(request, "schedules"), text)
