@@ -32,7 +32,7 @@ _UNFIT = """(isOnPaper) => {
   for (let text = texts.nextNode(); text; text = texts.nextNode()) {
     const around = text.parentElement;
     if (!seen(around) || around.closest("pre, code, svg, option, thead")) continue;
-    for (const word of text.data.matchAll(/[A-Za-z0-9]{2,24}/g)) {
+    for (const word of text.data.matchAll(/\\b\\w{2,24}\\b/g)) {
       range.setStart(text, word.index);
       range.setEnd(text, word.index + word[0].length);
       const [first, ...others] = range.getClientRects();

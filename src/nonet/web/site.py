@@ -243,7 +243,9 @@ def ensure(site: Site, who: Principal, action: Action) -> None:
     if not site.is_writable(action):
         raise HTTPException(403, "this dashboard is read-only: NONET_WEB_READ_ONLY is set")
     if not who.may(action):
-        raise HTTPException(403, f"{who.name} may not {action}: ask an admin for a role that may")
+        raise HTTPException(
+            403, f"{who.name} lacks the permission {action}: ask an admin for a role that has it"
+        )
 
 
 def ensure_searchable(who: Principal, *texts: object) -> None:

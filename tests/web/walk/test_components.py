@@ -24,8 +24,8 @@ _LAYOUT = """(flowing) => Object.fromEntries([...document.querySelectorAll("[dat
     const parts = [...body.children].filter((part) => part.checkVisibility());
     const tops = parts.map((part) => Math.round(part.getBoundingClientRect().top / 8));
     const most = Math.max(...tops.map((top) => tops.filter((other) => other === top).length));
-    const share = one.offsetWidth / document.querySelector(".columns").offsetWidth;
-    return [one.dataset.component, `${most}${share < 0.9 ? " half" : ""}`];
+    const share = one.offsetWidth / document.querySelector("main").clientWidth;
+    return [one.dataset.component, `${most}${share < 0.7 ? " half" : ""}`];
   }))"""
 
 _LOOKS = """() => {

@@ -90,7 +90,12 @@ async def _preview(
 ) -> Response:
     number, exact = await letters.measured(site, query.filter(lambda: site.registry, **more))
     values: dict[str, Any] = {"number": number, "up_to": exact.up_to, "rate": _DEFAULT_RATE}
-    return render(request, "change_letters.html", action=action, query=query, **values)
+    if query.cluster and number:
+        found = await letters.find(site, LetterQuery(cluster=query.cluster, limit=1))
+        values["sample"] = next(iter(found.items), None)
+    return render(
+        request, "change_letters.html", **{"sample": None, **values}, action=action, query=query
+    )
 
 
 @pages.post(f"{_PATH}/resubmit")
