@@ -66,6 +66,7 @@ schedules list                          /schedules
 schedules list --state planned          /schedules?state=planned
 schedules show Nightly                  /schedules/errands:Nightly%7C%7Cdefault
 schedules leader                        /leader
+schedules preview --cron @yearly        /schedules/preview?kind=cron&rule=@yearly
 config status                           /configuration
 config show --task Add                  /configuration/Add
 tenants --since 2h --sort behind        /tenants?since=2h&sort=behind
@@ -103,6 +104,7 @@ ON_ONE_FACE = {
     "workflows.drawing": "a picture",
     "schedules.calendar": "a picture",
     "schedules.held_up": "a hint in the error of a command",
+    "schedules.stored": "what a form of the page begins with",
     "schedules.reveal": "'config show --show-args' shows the arguments of all entries",
 }
 

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 import nonet
 from nonet import (
     BaseTask,
+    CatchUp,
     ConfigurationError,
     ConflictError,
     CronSchedule,
@@ -101,13 +102,17 @@ async def test_a_schedule_is_put_changed_and_removed(redis_url: str, database: s
             await app.schedules.put("d-7", Digest(8), MORNING),
             await app.schedules.put("d-7", Digest(8), TENS),
             await app.schedules.put("d-7", Digest(8), TENS, tenant="acme"),
+            await app.schedules.put(
+                "d-7", Digest(8), TENS, tenant="acme", catch_up=CatchUp.ALL, misfire_grace=5
+            ),
             await app.schedules.put("a", Digest(8), RRuleSchedule("FREQ=DAILY")),
         ]
-        assert answers == ["changed", "changed", "changed", "created"]
+        assert answers == ["changed", "changed", "changed", "changed", "created"]
         assert await rows.revision() != revision
         found = await other.schedules.list()
         assert [(item.id, item.tenant) for item in found] == [("a", ""), ("d-7", "acme")]
         assert found[1].schedule == "IntervalSecondsSchedule(10)"
+        assert (found[1].catch_up, found[1].misfire_grace) == ("all", 5)
         assert [await app.schedules.remove("d-7") for _ in range(2)] == [True, False]
         assert [item.id for item in await app.schedules.list()] == ["a"]
 
@@ -148,7 +153,7 @@ async def test_arguments_are_signed_and_encrypted_as_those_of_tasks(
     with pytest.raises(nonet.MalformedMessageError):
         await app.schedules.content("s")
     assert await app.schedules.put("s", sealed, TENS) == "changed"
-    assert (await app.schedules.content("s")).name.endswith(":Sealed")
+    assert (await app.schedules.content("s"))[1].name.endswith(":Sealed")
 
 
 async def test_what_cannot_be_stored_is_refused(app: Nonet, redis_url: str, tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from nonet import BaseTask, IntervalSecondsSchedule, Nonet
+from nonet import BaseTask, CatchUp, IntervalSecondsSchedule, Nonet
 from nonet.base.errors import ServerUnreachableError
 from nonet.base.messages.message import decode_envelope
-from nonet.config.entries import Entry
+from nonet.config.entries import Entry, stored_entry
 from nonet.config.settings import plain_settings
 from nonet.scheduler.periodic.memory import PERIODIC, Memory
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
@@ -107,10 +107,14 @@ async def test_without_sql_what_was_read_last_stays_planned(app: Nonet) -> None:
 
 
 async def test_a_class_that_the_leader_does_not_know_breaks_one_schedule(app: Nonet) -> None:
-    """Its entry names the class; another one fires with the arguments and the tenant of its put."""
-    await app.schedules.put("d-7", Digest(7), SECOND, tenant="acme")
+    """Its entry names the class; another one fires as its put says."""
+    await app.schedules.put(
+        "d-7", Digest(7), SECOND, tenant="acme", catch_up=CatchUp.SKIP, misfire_grace=7
+    )
     rows = await app.stores.schedules()
     (item,) = await rows.list()
+    planned = stored_entry(item, app.registry)
+    assert (planned.catch_up, planned.misfire_grace) == (CatchUp.SKIP, 7)
     odd = type(item)("odd", "gone:Digest", "", item.schedule, item.changed, item.envelope)
     await rows.put(odd, lambda _: False)
     leader = Leader(app)

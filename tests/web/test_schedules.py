@@ -11,9 +11,14 @@ from httpx import AsyncClient
 from playwright.async_api import Page, expect
 from web.conftest import ClientOf
 
-from nonet import Nonet
+from nonet import ConflictError, InvalidArgumentsError, Nonet
+from nonet.base.errors import ServerUnreachableError
+from nonet.operate import schedules
+from nonet.operate.schedule_views import Rule
+from nonet.rules.periodic import StoredSchedule
 from nonet.rules.permissions import Role
 from nonet.stores.namespace.periodic import Change
+from nonet.stores.sql.schedules import ScheduleRows
 from nonet.tasks.schedules.description import described
 
 ENTRY = "web_tasks:Report||default"
@@ -186,34 +191,115 @@ async def test_the_api_puts_and_removes_schedules(nonet: Nonet, client_of: Clien
     assert "schedule r-7: Report, cron 0 8 * * *" in said and "schedule r-7: remove" in said
 
 
-async def test_a_schedule_is_added_on_the_page(planned: Nonet, address: str, page: Page) -> None:
-    """The form has the fields of the API; an entry of the database can be removed on its page."""
+async def test_a_schedule_is_added_changed_and_removed_on_the_page(
+    planned: Nonet, address: str, page: Page
+) -> None:
+    """A preview shows ten times and both offsets of the zone; a change keeps the arguments."""
     await (await planned.stores.outbox()).prepare()
     await page.goto(f"{address}/schedules")
-    await page.get_by_role("button", name="Add …").press("Enter")
-    for label, text in {
-        "Id": "r-7",
-        "Class": "Report",
-        "Arguments (JSON)": '{"number": 7}',
-        "Rule": "15m",
-    }.items():
-        await page.get_by_label(label, exact=True).fill(text)
-    await page.get_by_label("Kind").select_option("every")
-    await page.get_by_role("button", name="Add", exact=True).press("Enter")
+    await page.get_by_role("link", name="Add …").press("Enter")
+    await page.get_by_label("Class").fill("Report")
+    await page.keyboard.press("Enter")
+    texts = {"id": "r-7", "rule": "30 2 * * *", "timezone": "Europe/Zurich", "misfire_grace": "90"}
+    for name, text in {**texts, "argument.number": "7"}.items():
+        await page.locator(f"[name='{name}']").fill(text)
+    await page.locator("[name=catch_up]").select_option("skip")
+    await page.get_by_role("button", name="Preview").press("Enter")
+    await expect(page.locator("main tbody tr")).to_have_count(10)
+    clocks = page.get_by_text("The clocks of Europe/Zurich change at")
+    await expect(clocks).to_contain_text("+01:00")
+    await expect(clocks).to_contain_text("+02:00")
+    assert await planned.schedules.list() == []
+    await page.get_by_role("button", name="Save").press("Enter")
     await page.get_by_text("r-7 created; the leader plans it within seconds").wait_for()
     (item,) = await planned.schedules.list()
-    assert item.schedule == "IntervalSecondsSchedule(900.0)"
-    assert (await planned.schedules.content("r-7")).args == {"number": 7}
-    key = "web_tasks:Report||r-7"
-    leader = await planned.leader()
-    assert leader is not None
-    change = entry(key, item.schedule, origin="database")
-    await planned.stores.periodic.plan(leader.term, [change])
-    await page.goto(f"{address}/schedules/{key}")
-    await page.get_by_text("the database").wait_for()
+    assert (item.schedule, item.catch_up, item.misfire_grace) == (
+        "CronSchedule('30 2 * * *', 'Europe/Zurich')", "skip", 90,
+    )  # fmt: skip
+    await plan(planned, item)
+    await page.goto(f"{address}/schedules/{KEY}")
+    await page.get_by_role("link", name="Change …").press("Enter")
+    await page.get_by_label("Kind").select_option("every")
+    await page.locator("[name=rule]").fill("15m")
+    await page.locator("[name=timezone]").fill("")
+    await page.get_by_role("button", name="Save").press("Enter")
+    await page.get_by_text("r-7 changed").wait_for()
+    (item,) = await planned.schedules.list()
+    assert (item.schedule, item.catch_up) == ("IntervalSecondsSchedule(900.0)", "skip")
+    assert (await planned.schedules.content("r-7"))[1].args == {"number": 7}
+    await page.goto(f"{address}/schedules/{KEY}")
     await page.get_by_role("button", name="Reveal the arguments").press("Enter")
     await page.get_by_text('"number": 7').wait_for()
     await page.get_by_role("button", name="Remove …").press("Enter")
     await page.get_by_role("button", name="Remove", exact=True).press("Enter")
     await page.get_by_text("r-7 removed").wait_for()
     assert await planned.schedules.list() == []
+
+
+KEY = "web_tasks:Report||r-7"
+
+
+async def plan(planned: Nonet, item: StoredSchedule) -> None:
+    """Plan a stored schedule, as the leading scheduler does."""
+    leader = await planned.leader()
+    assert leader is not None
+    change = entry(KEY, item.schedule, origin="database")
+    await planned.stores.periodic.plan(leader.term, [change])
+
+
+async def test_the_form_of_a_schedule_says_what_is_wrong(
+    planned: Nonet, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake has the name of its field; a loss of SQL keeps the form; a save can be repeated."""
+    await (await planned.stores.outbox()).prepare()
+    form, url = {"id": "r-7", "kind": "cron", "rule": "@daily"}, "/schedules/edit?task=Report"
+
+    async def answer(**changes: str) -> tuple[int, str]:
+        found = await client.post(url, data={**form, **changes})
+        return found.status_code, found.text
+
+    for name, text in {
+        "rule": "0 25 * * *",
+        "timezone": "Mars",
+        "id": "a b",
+        "misfire_grace": "-1",
+        "argument.number": "<b>many</b>",
+    }.items():
+        status, page = await answer(**{name: text})
+        wrong = "rule" if name == "timezone" else name.removeprefix("argument.")
+        assert status == 422 and f"Nothing was saved: see {wrong}." in page
+        assert "<b>many" not in page and (name == "rule" or "@daily" in page)
+    with monkeypatch.context() as patched:
+        patched.setattr(ScheduleRows, "put", lost)
+        status, page = await answer()
+    assert status == 503 and "SQL does not answer" in page and 'value="@daily"' in page
+    assert [(await answer())[0] for _ in "ab"] == [303, 303]
+    status, page = await answer(rule="@hourly")
+    assert status == 409 and "there is a schedule r-7 of web_tasks:Report already" in page
+    elsewhere = await client.get("/schedules/edit", params={"entry": ENTRY})
+    assert elsewhere.status_code == 409 and "change its class" in elsewhere.text
+    assert "change its class, or write" in (await client.get(f"/schedules/{ENTRY}")).text
+    assert (await client.get("/schedules/edit?task=Gone")).status_code == 422
+
+
+async def lost(*_: object) -> None:
+    """Stands for a database that is lost while something is saved."""
+    raise ServerUnreachableError("SQL does not answer")
+
+
+async def test_a_change_of_a_schedule_keeps_no_secret(nonet: Nonet) -> None:
+    """Without other arguments it keeps all; with some, secrets must be given again."""
+    await (await nonet.stores.outbox()).prepare()
+    daily = Rule(kind="cron", rule="@daily")
+    both = ([], {"user": "me", "password": "geheim"})
+    await schedules.put(nonet.client, "s", "Login", both, daily)
+    hourly = Rule(kind="cron", rule="@hourly")
+    done = await schedules.put(nonet.client, "s", "Login", ([], {}), hourly, keep_arguments=True)
+    assert done.change == "changed"
+    assert (await nonet.schedules.content("s"))[1].args == both[1]
+    with pytest.raises(InvalidArgumentsError, match="password: give this secret again"):
+        await schedules.put(
+            nonet.client, "s", "Login", ([], {"user": "you"}), daily, keep_arguments=True
+        )
+    with pytest.raises(ConflictError, match=r"of web_tasks:Login"):
+        await schedules.put(nonet.client, "s", "Report", ([], {}), daily, keep_arguments=True)

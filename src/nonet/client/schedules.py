@@ -27,7 +27,7 @@ from nonet.tasks.task import BaseTask, ensure_task, vo_of
 if TYPE_CHECKING:
     from nonet.rules.periodic import Put, StoredSchedule
     from nonet.stores.sql.schedules import ScheduleRows
-    from nonet.tasks.schedules import TaskScheduleBase
+    from nonet.tasks.schedules import CatchUp, TaskScheduleBase
     from nonet.tasks.task import TaskOf
 
 
@@ -43,7 +43,15 @@ class Schedules:
         self._home = home
 
     async def put(
-        self, id: str, task: TaskOf[Any], schedule: TaskScheduleBase, *, tenant: str | None = None
+        self,
+        id: str,
+        task: TaskOf[Any],
+        schedule: TaskScheduleBase,
+        *,
+        tenant: str | None = None,
+        catch_up: CatchUp | None = None,
+        misfire_grace: float | None = None,
+        must_be_new: bool = False,
     ) -> Put:
         """Make a schedule, or change the one with this id. The leader sees it within seconds.
 
@@ -53,6 +61,11 @@ class Schedules:
             task: an instance of a registered class, periodic or not.
             schedule: a `CronSchedule`, `RRuleSchedule` or `IntervalSecondsSchedule`.
             tenant: the tenant of the tasks; None: that of the running task, if there is one.
+            catch_up: which occurrences to submit that were missed for longer than the misfire
+                grace; None: as the class says.
+            misfire_grace: how late an occurrence still counts as in time, in seconds; None: as the
+                class says.
+            must_be_new: refuse to change a schedule.
 
         Returns:
             ``created``, ``changed`` or ``unchanged``.
@@ -60,7 +73,8 @@ class Schedules:
         Raises:
             ConfigurationError: there is no database, or its tables are missing.
             InvalidArgumentsError: an argument is invalid; nothing was changed.
-            ConflictError: the class or the configuration has an entry with this name.
+            ConflictError: the class or the configuration has an entry with this name, or
+                `must_be_new` and there is another schedule with this id.
             ServerUnreachableError: SQL does not answer. Put it again.
 
         Example:
@@ -80,9 +94,20 @@ class Schedules:
         if wanted is None:
             problem = f"schedule: only cron, RRULE and intervals are stored: {_OWN}"
             raise InvalidArgumentsError(name, [problem])
+        if misfire_grace is not None and not 0 <= misfire_grace <= _LONGEST_SECONDS:
+            problem = f"misfire_grace: 0 to {_LONGEST_SECONDS} seconds, not {misfire_grace}"
+            raise InvalidArgumentsError(name, [problem])
+        wanted = replace(wanted, catch_up=str(catch_up or ""), misfire_grace=misfire_grace)
         await _check_name(home, _key(wanted), id)
         contents = _contents(home, wanted)
-        done = await rows.put(wanted, lambda before: _contents(home, before) == contents)
+
+        def is_same(before: StoredSchedule) -> bool:
+            found = _contents(home, before) == contents
+            if must_be_new and not found:
+                raise ConflictError(f"there is a schedule {id} of {before.task} already: change it")
+            return found
+
+        done = await rows.put(wanted, is_same)
         for other in [self._home, *await self._home.routing.others()]:
             if other.namespace != home.namespace:  # its tenant has moved
                 await (await _rows(other)).remove(id)
@@ -147,15 +172,15 @@ class Schedules:
             found += [replace(item, paused=_key(item) in paused) for item in items]
         return sorted(found, key=lambda item: item.id)
 
-    async def content(self, id: str) -> Envelope:
-        """Return the message of a schedule with its arguments and labels, for the framework.
+    async def content(self, id: str) -> tuple[StoredSchedule, Envelope]:
+        """Return a schedule and its message with arguments and labels, for the framework.
 
         Raises:
             NotFoundError: there is no such schedule.
             MalformedMessageError: its message was changed, or this process lacks a key.
         """
         item = await _get(self._home, id)
-        return self._home.envelopes.read_again(id, item.envelope)
+        return item, self._home.envelopes.read_again(id, item.envelope)
 
     async def _find(self, id: str) -> tuple[OpenNamespace, str]:
         """Return the namespace of a schedule and the identity of its entry."""
@@ -181,6 +206,7 @@ class Schedules:
         return labels
 
 
+_LONGEST_SECONDS = 3653 * 86400
 _OWN = "give a class of your own to a PeriodicBaseTask, as its `_schedule`"
 
 
@@ -195,10 +221,27 @@ class SyncSchedules:
         self._schedules = schedules
 
     def put(
-        self, id: str, task: TaskOf[Any], schedule: TaskScheduleBase, *, tenant: str | None = None
+        self,
+        id: str,
+        task: TaskOf[Any],
+        schedule: TaskScheduleBase,
+        *,
+        tenant: str | None = None,
+        catch_up: CatchUp | None = None,
+        misfire_grace: float | None = None,
+        must_be_new: bool = False,
     ) -> Put:
         """See `Schedules.put`."""
-        return complete(self._schedules.put(id, task, schedule, tenant=tenant))
+        put = self._schedules.put(
+            id,
+            task,
+            schedule,
+            tenant=tenant,
+            catch_up=catch_up,
+            misfire_grace=misfire_grace,
+            must_be_new=must_be_new,
+        )
+        return complete(put)
 
     def pause(self, id: str, reason: str = "") -> bool:
         """See `Schedules.pause`."""
@@ -260,4 +303,5 @@ def _contents(home: OpenNamespace, item: StoredSchedule) -> object:
         content = home.envelopes.read_again(item.id, item.envelope)
     except MalformedMessageError:
         return object()
-    return item.task, item.tenant, item.schedule, content.args, content.labels
+    options = item.task, item.tenant, item.schedule, item.catch_up, item.misfire_grace
+    return *options, content.args, content.labels

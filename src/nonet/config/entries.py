@@ -122,6 +122,10 @@ def stored_entry(item: StoredSchedule, registry: Registry) -> Entry:
             f"schedule {item.id}: {item.schedule} is unknown here: put it again with this version"
         )
     options = _options(task_class.cls, TaskConfig()) if task_class else {}
+    if item.catch_up:
+        options["catch_up"] = CatchUp(item.catch_up)
+    if item.misfire_grace is not None:
+        options["misfire_grace"] = item.misfire_grace
     return Entry(
         key=key_of(item.task, item.tenant, item.id),
         task_name=item.task,

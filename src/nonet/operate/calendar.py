@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
-from nonet.tasks.schedules import IntervalSecondsSchedule, TaskScheduleBase, next_after
+from nonet.tasks.schedules import (
+    IntervalSecondsSchedule,
+    TaskScheduleBase,
+    latest_until,
+    next_after,
+)
 
 HOURS = 24
 # Count at most this many per hour for schedules without `count`.
 MOST_AN_HOUR = 12
 FULL = 3  # the highest `Cell.level`
 _HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,53 @@ def following(schedule: TaskScheduleBase, now: datetime, number: int = 10) -> It
         if moment is None:
             return
         yield moment
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    """When the clocks of a zone change, and what a schedule does around it.
+
+    Attributes:
+        at: the instant.
+        before: the offset from UTC before, such as ``+01:00``.
+        after: the offset from then on.
+        last: the last occurrence before it; null: there is none in a day.
+        first: the first occurrence from then on; null: the schedule ends before.
+    """
+
+    at: datetime
+    before: str
+    after: str
+    last: datetime | None
+    first: datetime | None
+
+
+def clock_change(schedule: TaskScheduleBase, now: datetime) -> ClockChange | None:
+    """Return when the clocks of the zone of a schedule change next, within a year.
+
+    >>> from datetime import UTC
+    >>> from nonet.tasks.schedules import CronSchedule
+    >>> morning, now = CronSchedule("0 8 * * *", "Europe/Zurich"), datetime(2026, 1, 1, tzinfo=UTC)
+    >>> found = clock_change(morning, now)
+    >>> found.at.isoformat(), found.before, found.after, found.last.hour, found.first.hour
+    ('2026-03-29T01:00:00+00:00', '+01:00', '+02:00', 7, 6)
+    """
+    zone = ZoneInfo(str(getattr(schedule, "timezone", "UTC")))
+
+    def offset(moment: datetime) -> timedelta | None:
+        return moment.astimezone(zone).utcoffset()
+
+    begin = now.replace(minute=0, second=0, microsecond=0)
+    days = (begin + _DAY * number for number in range(366))
+    day = next((day for day in days if offset(day) != offset(day + _DAY)), None)
+    if day is None:
+        return None
+    quarters = (day + _HOUR / 4 * number for number in range(4 * HOURS + 1))
+    at = next(moment for moment in quarters if offset(moment) != offset(day))
+    before = at - _TICK
+    last = latest_until(schedule, max(now, at - _DAY), before)
+    earlier, later = (moment.astimezone(zone).isoformat()[-6:] for moment in (before, at))
+    return ClockChange(at, earlier, later, last, next_after(schedule, before))
 
 
 _TICK = timedelta(microseconds=1)

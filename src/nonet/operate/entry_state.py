@@ -64,3 +64,10 @@ def state_of(item: EntryStatus, leader: LeaderView | None) -> State:
     if item.last_state:
         return "running" if item.last_state in ("running", "dying") else "waiting"
     return "planned" if item.next else "finished"
+
+
+def changed_where(item: EntryStatus) -> str:
+    """Return where an entry is changed that is not in the database."""
+    if item.origin == "class":
+        return "change its class, or write entries under periodic-tasks of the configuration"
+    return f"change {item.origin} in the configuration"

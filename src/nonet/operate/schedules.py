@@ -8,27 +8,27 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from pydantic import Field
 
 from nonet.base.actor import who
-from nonet.base.durations import duration
-from nonet.base.errors import ConfigurationError, InvalidArgumentsError, NotFoundError
+from nonet.base.errors import ConflictError, NotFoundError
+from nonet.client.envelopes import changed_arguments
 from nonet.client.submitting import bound
 from nonet.operate.audited import audited
-from nonet.operate.calendar import FULL, Cell, day, following, only
-from nonet.operate.entry_state import State, held_back, state_of, why
+from nonet.operate.calendar import Cell, ClockChange, clock_change, day, following, only
+from nonet.operate.entry_state import State, changed_where, held_back, state_of, why
 from nonet.operate.leader import NO_LEADER, LeaderView, leader_view
 from nonet.operate.lists import ListQuery, Page, Text, cut, view_of
+from nonet.operate.schedule_views import EntryInFull, EntryView, Line, Preview, Rule
 from nonet.rules.entry_names import DATABASE
-from nonet.rules.periodic import EntryStatus
+from nonet.rules.periodic import EntryStatus, StoredSchedule
 from nonet.rules.permissions import Action
 from nonet.rules.viewing import for_viewer
 from nonet.tasks.handles import Handle
-from nonet.tasks.schedules import MICROSECOND, TaskScheduleBase, build_schedule, next_after
-from nonet.tasks.schedules.description import described, in_words, zone_of
+from nonet.tasks.schedules import MICROSECOND, CatchUp, TaskScheduleBase, next_after
+from nonet.tasks.schedules.description import describe, described
 from nonet.tasks.secrecy import masked_arguments
 
 if TYPE_CHECKING:
@@ -37,12 +37,6 @@ if TYPE_CHECKING:
 
 # An entry that is due for longer is late: the leader fires it within a second.
 _LATE_SECONDS = 30.0
-Kind = Literal["cron", "rrule", "every"]
-_CLASSES: Mapping[Kind, str] = {
-    "cron": "CronSchedule",
-    "rrule": "RRuleSchedule",
-    "every": "IntervalSecondsSchedule",
-}
 
 
 class EntryQuery(ListQuery):
@@ -52,51 +46,6 @@ class EntryQuery(ListQuery):
     task: Text = Field(default="", description="Only entries of this class; a bare name will do.")
     vo: Text = Field(default="", description="Only entries of this VO.")
     state: State | None = Field(default=None, description="Only entries in this state.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryView(EntryStatus):
-    """A periodic entry, and why it does not run.
-
-    Attributes:
-        state: ``planned``, ``waiting``, ``running``, ``paused``, ``disabled``, ``finished`` or
-            ``broken``.
-        why: the first thing that keeps it from running now, or when it fires.
-        late_seconds: for how long it is overdue; null: it is not.
-    """
-
-    state: State
-    why: str
-    late_seconds: float | None
-
-    @property
-    def rule(self) -> str:
-        """Its schedule, for people."""
-        return in_words(self.schedule)
-
-    @property
-    def zone(self) -> str:
-        """The time zone of its schedule."""
-        return zone_of(self.schedule)
-
-    def local(self, at: datetime | None) -> str:
-        """Return a time in its zone; empty if that is UTC."""
-        if at is None or self.zone == "UTC":
-            return ""
-        return at.astimezone(ZoneInfo(self.zone)).strftime("%Y-%m-%d %H:%M:%S %Z")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryInFull(EntryView):
-    """A periodic entry with its next occurrences.
-
-    Attributes:
-        upcoming: the next ten.
-        is_complete: false: only one is known, because its schedule is of an author's own class.
-    """
-
-    upcoming: Sequence[datetime]
-    is_complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +129,24 @@ async def get(client: Client, entry: str, *, is_viewer: bool = False) -> EntryIn
         with suppress(NotFoundError):  # it has just ended, and left no result
             occurrence = (await client.explain(item.last_id)).line
     found = view(item, leads, now, await _ends(stores, [item]), occurrence)
-    upcoming, is_complete = await asyncio.to_thread(coming, found, now)
-    return view_of(EntryInFull, found, upcoming=upcoming, is_complete=is_complete)
+    upcoming, is_complete, change = await asyncio.to_thread(coming, found, now)
+    more = {"upcoming": upcoming, "is_complete": is_complete, "clock_change": change}
+    return view_of(EntryInFull, found, **more)
+
+
+async def preview(stores: Stores, rule: Rule) -> Preview:
+    """Return when a rule would fire, without saving it.
+
+    Raises:
+        InvalidArgumentsError: the rule or the time zone is wrong.
+    """
+    now, schedule = await stores.broker.now(), rule.made()
+
+    def read() -> Preview:
+        upcoming = list(following(schedule, now))
+        return Preview(describe(schedule), upcoming, clock_change(schedule, now))
+
+    return await asyncio.to_thread(read)
 
 
 async def held_up(stores: Stores) -> str:
@@ -254,35 +219,61 @@ async def reveal(client: Client, entry: str) -> Mapping[str, Any]:
     return masked_arguments(arguments, task_class.cls if task_class else None)
 
 
-@audited(Action.SCHEDULE, "schedule {id}: {task}, {kind} {rule}")
+class PutOptions(TypedDict, total=False):
+    """Options of `nonet.client.schedules.Schedules.put`."""
+
+    catch_up: CatchUp | None
+    misfire_grace: float | None
+    must_be_new: bool
+
+
+@audited(Action.SCHEDULE, "schedule {id}: {task}, {rule}")
 async def put(
     client: Client,
     id: str,
     task: str,
     arguments: tuple[list[Any], Mapping[str, Any]],
-    kind: Kind,
-    rule: str,
-    timezone: str = "",
+    rule: Rule,
     tenant: str = "",
+    *,
+    keep_arguments: bool = False,
+    **options: Unpack[PutOptions],
 ) -> PutView:
     """Make or change a schedule in the database, see `nonet.client.schedules.Schedules.put`.
 
     Args:
         arguments: by position, and by name.
-        kind: how to read the `rule`.
-        timezone: an IANA name; empty: UTC.
+        keep_arguments: keep the arguments of the schedule with this id that are not among them.
+
+    Raises:
+        NotFoundError: with `keep_arguments`, there is no schedule with this id.
     """
-    task_class = client.registry.get(task)
-    try:
-        arg = duration(rule, "s").total_seconds() if kind == "every" else rule
-        schedule = build_schedule(_CLASSES[kind], arg, timezone or None)
-    except (ConfigurationError, ValueError) as error:
-        raise InvalidArgumentsError(task_class.name, [f"{kind}: {error}"]) from None
-    made = bound(task_class, *arguments)
-    done = await client.schedules.put(id, made, schedule, tenant=tenant or None)
+    task_class, schedule = client.registry.get(task), rule.made()
+    positional, named = arguments
+    if keep_arguments:
+        item, content = await client.schedules.content(id)
+        if item.task != task_class.name:
+            raise ConflictError(f"schedule {id} is of {item.task}: only of that it keeps arguments")
+        named = changed_arguments(task_class, content.args, named)
+    made = bound(task_class, positional, named)
+    done = await client.schedules.put(id, made, schedule, tenant=tenant or None, **options)
     if done != "unchanged":
         await client.stores.events.log("schedule-put", who(), f"{id}: {done}")
     return PutView(id, done)
+
+
+async def stored(client: Client, entry: str) -> StoredSchedule:
+    """Return a schedule of the database.
+
+    Raises:
+        NotFoundError: there is no such entry.
+        ConflictError: it is defined elsewhere; the message says where.
+    """
+    (item,) = await _known(client.stores, [entry])
+    if item.origin != DATABASE:
+        raise ConflictError(f"{entry} cannot be changed here: {changed_where(item)}")
+    found, _ = await client.schedules.content(item.name)
+    return found
 
 
 @audited(Action.SCHEDULE, "schedule {id}: remove")
@@ -303,7 +294,7 @@ async def _arguments(
     """Return the arguments of an entry, and the labels of its tasks."""
     if item.origin != DATABASE:
         return await client.stores.periodic.arguments(item.entry), {}
-    content = await client.schedules.content(item.name)
+    _, content = await client.schedules.content(item.name)
     return content.args, content.labels
 
 
@@ -371,36 +362,6 @@ async def _ends(stores: Stores, items: Iterable[EntryStatus]) -> Mapping[str, st
     return await stores.results.ends(ids) if ids else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """An entry in the calendar.
-
-    Attributes:
-        cells: the next hours.
-        is_complete: False: only the next occurrence is known, because its schedule is of an
-            author's own class.
-    """
-
-    item: EntryView
-    cells: Sequence[Cell]
-    is_complete: bool = True
-
-    @property
-    def total(self) -> int:
-        """How many occurrences there are, or a lower bound if `is_more`."""
-        return sum(cell.count for cell in self.cells)
-
-    @property
-    def is_more(self) -> bool:
-        """Whether some hour has more occurrences than were counted."""
-        return any(cell.is_more for cell in self.cells)
-
-    @property
-    def is_band(self) -> bool:
-        """Whether each hour is full: one band says more than 24 numbers."""
-        return all(cell.level == FULL for cell in self.cells[1:])
-
-
 def schedule_of(item: EntryView) -> TaskScheduleBase | None:
     """Return the schedule of an entry; None if it is of an author's own class.
 
@@ -417,14 +378,17 @@ async def calendar(items: Sequence[EntryView], now: datetime) -> list[Line]:
     return await asyncio.to_thread(lambda: [_line(item, now) for item in items])
 
 
-def coming(item: EntryView, now: datetime) -> tuple[list[datetime], bool]:
-    """Return the next occurrences of an entry, and whether these are all of the next ten."""
+def coming(item: EntryView, now: datetime) -> tuple[list[datetime], bool, ClockChange | None]:
+    """Return the next occurrences of an entry, whether these are all of the next ten, and more.
+
+    The last is the next change of the clocks in its zone.
+    """
     if not item.enabled or item.next is None:
-        return [], True
+        return [], True, None
     schedule = schedule_of(item)
     if schedule is None:
-        return [item.next], False
-    return list(following(schedule, now)), True
+        return [item.next], False, None
+    return list(following(schedule, now)), True, clock_change(schedule, now)
 
 
 def _line(item: EntryView, now: datetime) -> Line:

@@ -78,6 +78,9 @@ class StoredSchedule:
         changed: when it was last put with a change.
         paused: whether it is paused.
         envelope: the signed message with its arguments, encrypted if the class is.
+        catch_up: which missed occurrences are submitted; empty: as the class says.
+        misfire_grace: how late an occurrence still counts as in time, in seconds; None: as the
+            class says.
     """
 
     id: str
@@ -86,6 +89,8 @@ class StoredSchedule:
     schedule: str
     changed: datetime
     envelope: bytes = field(repr=False)
+    catch_up: str = ""
+    misfire_grace: float | None = None
     paused: bool = False
 
 

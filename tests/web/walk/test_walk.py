@@ -59,6 +59,7 @@ DETAILS = (
     "/classes/mailer:SendInvoice",
     "/submit?task=mailer:SendInvoice",
     "/submit?again=invoice-7",
+    "/schedules/edit?task=mailer:SendInvoice",
 )
 
 

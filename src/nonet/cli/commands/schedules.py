@@ -18,8 +18,10 @@ from nonet.cli.target import CodeTarget, Target, operation
 from nonet.cli.task_classes import names_of, registry_here
 from nonet.operate import entry_state, schedules
 from nonet.operate.leader import leader_in_words
-from nonet.operate.schedules import EntryQuery, Kind, Turned
+from nonet.operate.schedule_views import Kind, Rule
+from nonet.operate.schedules import EntryQuery, Turned
 from nonet.rules.findings.remedies import of_task
+from nonet.tasks.periodic_policies import CatchUp
 from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ class RuleOptions:
         typer.Option(metavar="ZONE", help="Time zone of --cron or --rrule.", show_default="UTC"),
     ] = ""
 
-    def given(self) -> tuple[Kind, str]:
+    def given(self) -> Rule:
         """Return the rule that was given.
 
         Raises:
@@ -94,7 +96,7 @@ class RuleOptions:
         found = [(kind, rule) for kind, rule in rules.items() if rule is not None]
         if len(found) != 1:
             raise ConfigurationError("give one of --cron, --every and --rrule")
-        return found[0]
+        return Rule(kind=found[0][0], rule=found[0][1], timezone=self.timezone)
 
 
 @app.callback(invoke_without_command=True)
@@ -175,6 +177,27 @@ async def add(
     args: Args = "[]",
     kwargs: Kwargs = "{}",
     tenant: Annotated[str, typer.Option(help="The tenant of its tasks.", show_default="none")] = "",
+    catch_up: Annotated[
+        CatchUp | None,
+        typer.Option(
+            help="What to submit of occurrences missed for longer than the misfire grace.",
+            show_default="as the class says",
+        ),
+    ] = None,
+    misfire_grace: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="How late an occurrence still counts as in time.",
+            show_default="as the class says",
+        ),
+    ] = None,
+    keep_arguments: Annotated[
+        bool,
+        typer.Option(
+            "--keep-arguments", help="Keep the arguments that are not given, but secrets."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Add a schedule to the database, or change the one with this id.
@@ -185,13 +208,34 @@ async def add(
     \b
     task-run schedules add digest-7 mail:SendDigest --args '[7]' --cron "0 8 * * *"
     """
-    kind, text = rule.given()
+    wanted = rule.given()
     async with target.application() as nonet:
         name, positional, named = given_arguments(nonet, task, args, kwargs)
         done = await schedules.put(
-            nonet.client, id, name, (positional, named), kind, text, rule.timezone, tenant
+            nonet.client,
+            id,
+            name,
+            (positional, named),
+            wanted,
+            tenant,
+            keep_arguments=keep_arguments,
+            catch_up=catch_up,
+            misfire_grace=misfire_grace,
         )
     print_answer(done, f"{id} {done.change}", as_json)
+
+
+@app.command()
+@operation
+async def preview(target: Target, rule: RuleOptions, as_json: Json = False) -> None:
+    """Show when a rule would fire: the next ten times, and the next change of the clocks.
+
+    \b
+    task-run schedules preview --cron "30 2 * * *" --timezone Europe/Zurich
+    """
+    async with target.stores() as stores:
+        found = await schedules.preview(stores, rule.given())
+    print_view(found, as_json, "schedule rule upcoming clock_change")
 
 
 @app.command()

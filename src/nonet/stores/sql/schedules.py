@@ -92,6 +92,8 @@ class ScheduleRows:
                 schedule=wanted.schedule,
                 changed_at=wanted.changed,
                 envelope=wanted.envelope,
+                catch_up=wanted.catch_up,
+                misfire_grace=wanted.misfire_grace,
             )
         return Put.CHANGED if rows else Put.CREATED
 
@@ -117,13 +119,14 @@ class ScheduleRows:
             schedule=token_hex(8),
             changed_at=datetime.now(UTC),
             envelope=b"",
+            catch_up="",
+            misfire_grace=None,
         )
 
     async def _write(self, connection: AsyncConnection, **values: Any) -> None:
         key = ["namespace", "id"]
-        changed = ("task_class", "tenant", "schedule", "changed_at", "envelope")
         statement = insert_or_update(
-            connection.dialect, schedules, key, lambda new: {name: new[name] for name in changed}
+            connection.dialect, schedules, key, lambda new: {name: new[name] for name in values}
         )
         await connection.execute(statement, [{"namespace": self._namespace, **values}])
 
@@ -143,6 +146,8 @@ schedules = sa.Table(
     sa.Column("schedule", LONG_TEXT, nullable=False),
     sa.Column("changed_at", UtcDateTime(), nullable=False),
     sa.Column("envelope", LONG_BINARY, nullable=False),
+    sa.Column("catch_up", sa.String(8), nullable=False),
+    sa.Column("misfire_grace", sa.Float(), nullable=True),
 )
 _SELECTED = sa.select(
     schedules.c.id,
@@ -151,4 +156,6 @@ _SELECTED = sa.select(
     schedules.c.schedule,
     schedules.c.changed_at,
     schedules.c.envelope,
+    schedules.c.catch_up,
+    schedules.c.misfire_grace,
 )

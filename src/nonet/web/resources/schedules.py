@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
+from zoneinfo import available_timezones
 
 from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import Response
-from pydantic import Field, Json
+from pydantic import BaseModel, Field, ValidationError
 
+from nonet.base.errors import InvalidArgumentsError, NonetError, NotFoundError
 from nonet.operate import entry_state, schedules
+from nonet.operate.argument_fields import ArgumentField, fields_of, problems_of, typed
 from nonet.operate.leader import LeaderView, leader_in_words
-from nonet.operate.schedules import Entries, EntryInFull, EntryQuery, Kind, PutView, Turned
+from nonet.operate.schedule_views import EntryInFull, Kind, Preview, Rule
+from nonet.operate.schedules import Entries, EntryQuery, PutView, Turned
+from nonet.rules.periodic import StoredSchedule
 from nonet.rules.permissions import Principal
+from nonet.tasks.periodic_policies import CatchUp
+from nonet.tasks.registry import TaskClass
+from nonet.web.error_responses import status_of
 from nonet.web.rendering import back, path_of, render
+from nonet.web.resources.tasks.form import texts_in
 from nonet.web.resources.tasks.submitting import Values
-from nonet.web.routing import Body, ClassName, FormText, Id, Made, Reason, Text, resource
+from nonet.web.routing import Body, ClassName, FormText, Id, Made, Reason, Seconds, Text, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
 api, pages = resource("schedules"), APIRouter(include_in_schema=False)
@@ -41,24 +52,27 @@ class ToPause(ToResume, Reason):
     """Entries to pause, and why."""
 
 
-class NewSchedule(Body):
+class NewSchedule(Rule, Body):
     """A schedule in the database."""
 
     id: Id = Field(description="Its name. Post it again to change it.")
     task: ClassName = Field(description="Task class: full name, or bare name if it is unique.")
     arguments: Values = Field(default={}, description="Arguments by name.")
-    kind: Kind = Field(description="How to read `rule`.")
-    rule: Annotated[Text, Field(min_length=1)] = Field(
-        description="Five fields of cron or an @alias; a rule of RFC 5545; or an interval: `15m`."
+    keep_arguments: bool = Field(
+        default=False, description="Keep the arguments that are not given, except secrets."
     )
-    timezone: Text = Field(default="", description="IANA name, for cron and rrule; empty: UTC.")
     tenant: Text = Field(default="", description="The tenant of its tasks.")
-
-
-class ScheduleForm(NewSchedule, extra="ignore"):
-    """The fields of a form, with the arguments as JSON."""
-
-    arguments: Json[Values] = Field(default={})
+    catch_up: CatchUp | None = Field(
+        default=None,
+        description="What to submit of occurrences missed for longer than the misfire grace; "
+        "null: as the class says.",
+    )
+    misfire_grace: Seconds | None = Field(
+        default=None,
+        description="Seconds by which an occurrence may be late and still count as in time; "
+        "null: as the class says.",
+    )
+    must_be_new: bool = Field(default=False, description="Refuse to change a schedule.")
 
 
 class ToRemove(Body):
@@ -71,6 +85,69 @@ class ToRun(Body):
     """An entry to run."""
 
     entry: ClassName
+
+
+class Edited(BaseModel):
+    """What the form shows: a new schedule of a class, or an entry of the database."""
+
+    task: Text = ""
+    entry: Text = ""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A schedule before it is saved.
+
+    Attributes:
+        task_class: its class.
+        item: the schedule that is changed; None: it is a new one.
+    """
+
+    task_class: TaskClass
+    item: StoredSchedule | None = None
+
+    @property
+    def fields(self) -> list[ArgumentField]:
+        """The fields of its arguments."""
+        return fields_of(self.task_class)
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """What its form begins with."""
+        item = self.item
+        if item is None:
+            return {}
+        grace = "" if item.misfire_grace is None else f"{item.misfire_grace:g}"
+        more = {"tenant": item.tenant, "catch_up": item.catch_up, "misfire_grace": grace}
+        return {**Rule.of(item.schedule).model_dump(), "id": item.id, **more}
+
+    def arguments(self, sent: Mapping[str, str]) -> dict[str, Any]:
+        """Return the arguments in a form; of a change, those that are not empty."""
+        texts = texts_in(sent)
+        if self.item is not None:
+            texts = {name: text for name, text in texts.items() if text}
+        return typed(self.fields, texts)
+
+    def read(self, sent: Mapping[str, str]) -> tuple[NewSchedule | None, dict[str, str]]:
+        """Return the schedule in a form, unless it is invalid; and what is wrong, by field."""
+        own = {name: sent[name] for name in NewSchedule.model_fields if sent.get(name)}
+        own |= {} if self.item is None else {"id": self.item.id}
+        is_new = {"keep_arguments": self.item is not None, "must_be_new": self.item is None}
+        values = {**own, **is_new, "task": self.task_class.name, "arguments": self.arguments(sent)}
+        try:
+            return NewSchedule.model_validate(values), {}
+        except ValidationError as error:
+            return None, {str(item["loc"][0]): item["msg"] for item in error.errors()}
+
+    def problems(self, arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Return what is wrong with arguments, by name; a change keeps those that are missing."""
+        found = problems_of(self.task_class, arguments)
+        return {name: text for name, text in found.items() if not self.item or name in arguments}
+
+
+@cache
+def _zones() -> list[str]:
+    return sorted(available_timezones())
 
 
 class Shown(EntryQuery):
@@ -91,6 +168,12 @@ async def list_schedules(
 async def get_leader(site: SiteOf, who: Viewer) -> LeaderView:
     """Return the scheduler that leads, and when each of its loops last ran."""
     return await schedules.get_leader(site.stores)
+
+
+@api.get("/schedules/preview")
+async def preview_schedule(site: SiteOf, who: Viewer, rule: Annotated[Rule, Query()]) -> Preview:
+    """Return when a rule would fire: the next ten times, and the next change of the clocks."""
+    return await schedules.preview(site.stores, rule)
 
 
 @api.get("/schedules/{entry:path}")
@@ -153,20 +236,48 @@ async def show_schedules(
     )
 
 
+@pages.get("/schedules/edit", name="schedule_edit")
+async def edit(
+    request: Request, site: SiteOf, who: Putter, asked: Annotated[Edited, Query()]
+) -> Response:
+    """Show the form of a new schedule, or of one of the database."""
+    draft = await _draft(site, asked)
+    return _form(request, site, asked, draft, texts=draft.texts if draft else {})
+
+
+@pages.post("/schedules/edit")
+async def put(
+    request: Request, site: SiteOf, who: Putter, asked: Annotated[Edited, Query()]
+) -> Response:
+    """Save a schedule; or only show when it would fire."""
+    draft = await _draft(site, asked)
+    if draft is None:
+        raise NotFoundError("a schedule of which class?")
+    sent = {name: str(value) for name, value in (await request.form()).items()}
+    new, wrong = draft.read(sent)
+    problems, preview, problem, status = draft.problems(draft.arguments(sent)), None, "", 422
+    try:
+        preview = await schedules.preview(site.stores, new) if new else None
+    except InvalidArgumentsError as error:
+        wrong["rule"] = "; ".join(error.problems)
+    is_good = new is not None and not (wrong or problems)
+    if new is not None and is_good and "preview" not in sent:
+        try:
+            done = await _put(site, who, new)
+            text = f"{done.id} {done.change}; the leader plans it within seconds"
+            return back(request, path_of(request, "schedules"), text)
+        except NonetError as error:
+            problem, status = str(error), status_of(error)
+    status = 200 if is_good and not problem else status
+    values = {"preview": preview, "wrong": wrong, "problems": problems, "problem": problem}
+    texts = {"texts": sent, "argument_texts": texts_in(sent)}
+    return _form(request, site, asked, draft, status, **texts, **values)
+
+
 @pages.get("/schedules/{entry:path}", name="schedule")
 async def show_schedule(request: Request, site: SiteOf, who: Viewer, entry: str) -> Response:
     """Show one entry."""
-    return render(request, "schedule.html", item=await _get(site, who, entry), args=None)
-
-
-@pages.post("/schedules/put", name="schedule_put")
-async def put(
-    request: Request, site: SiteOf, who: Putter, body: Annotated[ScheduleForm, Form()]
-) -> Response:
-    """Make or change a schedule."""
-    done = await _put(site, who, body)
-    text = f"{done.id} {done.change}; the leader plans it within seconds"
-    return back(request, path_of(request, "schedules"), text)
+    return _show(request, await _get(site, who, entry))
 
 
 @pages.post("/schedules/remove", name="schedule_remove")
@@ -207,8 +318,43 @@ async def resume(request: Request, site: SiteOf, who: Pauser, chosen: Chosen) ->
 async def reveal(request: Request, site: SiteOf, who: Revealer, entry: str) -> Response:
     """Show one entry with its arguments. It is the path of the entry, which the page reads anew."""
     item = await _get(site, who, entry)
-    args = await site.perform(who, schedules.reveal, site.client, entry)
-    return render(request, "schedule.html", item=item, args=args)
+    return _show(request, item, await site.perform(who, schedules.reveal, site.client, entry))
+
+
+def _show(request: Request, item: EntryInFull, args: Mapping[str, Any] | None = None) -> Response:
+    where = entry_state.changed_where(item)
+    return render(request, "schedule.html", item=item, args=args, where=where)
+
+
+async def _draft(site: Site, asked: Edited) -> Draft | None:
+    if asked.entry:
+        item = await schedules.stored(site.client, asked.entry)
+        return Draft(site.registry.get(item.task), item)
+    return Draft(site.registry.get(asked.task)) if asked.task else None
+
+
+def _form(
+    request: Request,
+    site: Site,
+    asked: Edited,
+    draft: Draft | None,
+    status: int = 200,
+    **values: Any,
+) -> Response:
+    blank: dict[str, Any] = {"preview": None, "wrong": {}, "problems": {}, "problem": ""}
+    blank["argument_texts"] = {}
+    return render(
+        request,
+        "schedule_edit.html",
+        status,
+        draft=draft,
+        asked=asked.model_dump(exclude_defaults=True),
+        classes=sorted(item.name for item in site.registry),
+        kinds=get_args(Kind),
+        policies=list(CatchUp),
+        zones=_zones(),
+        **{**blank, **values},
+    )
 
 
 async def _find(site: Site, who: Principal, query: EntryQuery) -> Entries:
@@ -224,10 +370,12 @@ async def _put(site: Site, who: Principal, new: NewSchedule) -> PutView:
         new.id,
         new.task,
         ([], new.arguments),
-        new.kind,
-        new.rule,
-        new.timezone,
+        new,
         new.tenant,
+        keep_arguments=new.keep_arguments,
+        catch_up=new.catch_up,
+        misfire_grace=new.misfire_grace,
+        must_be_new=new.must_be_new,
     )
 
 

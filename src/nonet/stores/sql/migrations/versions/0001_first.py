@@ -124,6 +124,8 @@ def _create_schedules() -> None:
         sa.Column("schedule", _LONG_TEXT, nullable=False),
         sa.Column("changed_at", _TIME, nullable=False),
         sa.Column("envelope", _BYTES, nullable=False),
+        sa.Column("catch_up", sa.String(8), nullable=False),
+        sa.Column("misfire_grace", sa.Float(), nullable=True),
         sa.PrimaryKeyConstraint("namespace", "id"),
     )
 
