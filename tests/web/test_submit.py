@@ -78,6 +78,16 @@ async def test_secrets_are_not_shown(nonet: Nonet, client: AsyncClient) -> None:
     assert not any("geheim" in what for what in said)
 
 
+async def test_the_tab_keeps_no_secret(address: str, page: Page) -> None:
+    """A form that survives the end of its session is without them."""
+    await page.goto(f"{address}{FORM}")
+    await page.get_by_label("user").fill("me")
+    await page.get_by_label("password").fill("geheim")
+    await page.evaluate("document.forms.submit.dispatchEvent(new Event('submit', {bubbles: true}))")
+    kept = await page.evaluate("sessionStorage.getItem('nonet-form')")
+    assert '["argument.user","me"]' in kept and "geheim" not in kept
+
+
 async def test_a_form_keeps_what_was_typed_if_redis_is_lost(
     nonet: Nonet, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

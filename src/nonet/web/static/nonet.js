@@ -97,14 +97,15 @@ document.addEventListener("keydown", (event) => {
   previous = event.key;
 });
 
-// A form survives the end of its session: the tab keeps what is sent, and the login leads back to
+// A form survives the end of its session: the tab keeps what is sent, but secrets, and the login leads back to
 // the page of the form with #kept. Any other page forgets it.
 {
   const KEPT = "nonet-form";
   const here = location.pathname + location.search;
   document.addEventListener("submit", ({ target }) => {
     if (target.method !== "post" || target.closest(".login")) return;
-    const fields = [...new FormData(target)].filter(([name, value]) => name !== "csrf" && typeof value === "string");
+    const isKept = (name) => name !== "csrf" && target.elements[name]?.type !== "password";
+    const fields = [...new FormData(target)].filter(([name, value]) => isKept(name) && typeof value === "string");
     sessionStorage.setItem(KEPT, JSON.stringify({ here, action: target.getAttribute("action"), fields }));
   });
   const fill = (form, fields) => {
