@@ -18,6 +18,8 @@ async def test_times_are_in_the_zone_that_the_viewer_chooses(address: str, chrom
         await page.click("#zone")
         await expect(time).to_have_text("2026-01-02 08:34:05 IST")
         await expect(time).to_have_attribute("title", "2026-01-02 03:04:05.000 UTC")
+        sentence = page.locator("[data-component=finding] p")
+        await expect(sentence).to_contain_text("since 2026-01-02 08:34:05 IST by ann")
         await page.goto(f"{address}/events")
         await expect(page.locator("#connection")).to_contain_text("as of 10:3")
         await expect(page.locator("#connection")).to_contain_text("IST")

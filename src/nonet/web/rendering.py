@@ -43,6 +43,7 @@ _OBEYED = re.compile(
 _ZONE = "nonet_zone"
 _MARK = re.compile("<([a-z_]+)>")
 _CELL = re.compile(r"<tr\b|<t[dh]\b")
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\dZ")
 # A name breaks behind its separators; a part that is long breaks before capitals, or anywhere.
 _JOINT = re.compile(r"(?<=[:/.@_=,])(?=\w)")
 _LONG = re.compile(r"\w{18,}")
@@ -90,6 +91,21 @@ def exact(instant: datetime) -> str:
     """Show a time in UTC with milliseconds."""
     found = instant.astimezone(UTC)
     return f"{found:%Y-%m-%d %H:%M:%S}.{found.microsecond // 1000:03} UTC"
+
+
+@pass_context
+def timed(context: Context, text: str) -> Markup:
+    """Show the times in a sentence as `when` does; rules write them in UTC, for terminals, too."""
+
+    def shown(found: re.Match[str]) -> str:
+        try:
+            at = datetime.fromisoformat(found[0])
+        except ValueError:  # no time, but a text of a task
+            return found[0]
+        title, text = exact(at), when(context, at)
+        return f'<time datetime="{at.isoformat()}" title="{title}">{text}</time>'
+
+    return Markup(_INSTANT.sub(shown, str(escape(text))))
 
 
 def name_of_zone(zone: ZoneInfo) -> str:
@@ -152,6 +168,15 @@ def amount(number: float) -> str:
     '1\\u202f234\\u202f567'
     """
     return f"{number:,.0f}".replace(",", "\u202f")
+
+
+def figure(number: float) -> str:
+    """Show a rate or a share, with two digits if it is small.
+
+    >>> figure(0.0496), figure(12.3), figure(0)
+    ('0.05', '12', '0')
+    """
+    return amount(number) if number >= 10 or not number else f"{number:.2g}"
 
 
 def inert(value: Any) -> Any:
@@ -334,6 +359,7 @@ _environment.globals["most_lines"] = MOST_LINES
 _environment.filters.update(
     when=when,
     exact=exact,
+    timed=timed,
     name_of_zone=name_of_zone,
     labelled=labelled,
     breakable=breakable,
@@ -343,6 +369,7 @@ _environment.filters.update(
     instant=instant,
     duration=duration,
     amount=amount,
+    figure=figure,
     indented=indented,
     bytes=format_bytes,
 )

@@ -50,6 +50,7 @@
       height: 180,
       legend: { show: false },
       cursor: { y: false },
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), document.body.dataset.zone),
       scales: { x: { range: () => [Date.now() / 1000 - 3600, Date.now() / 1000] }, y: { range: (_, low, high) => [0, (high || 1) * 1.1] } },
       axes: [
         { stroke: text, grid, values: "{HH}:{mm}" },
@@ -85,9 +86,10 @@
   if (figures.length) {
     read();
     document.addEventListener("nonet:refresh", read);
-    // Colours change with the theme, which another script sets first.
+    // Colours change with the theme, which another script sets first, and on paper.
     document.getElementById("theme").addEventListener("click", () => setTimeout(redraw));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    matchMedia("print").addEventListener("change", redraw);
     new ResizeObserver(() => {
       for (const [figure, plot] of plots) {
         plot.setSize({ width: figure.querySelector(".plot").clientWidth, height: 180 });
