@@ -231,6 +231,6 @@ def test_each_role_has_its_actions() -> None:
     for role in Role:
         (row,) = re.findall(rf"(?m)^\| `{role}` \| (.+) \|$", page)
         assert set(re.findall(r"`(\w+)`", row)) == set(ACTIONS[role])
-    verbs = "see|submit|pause|run|let|delete|change"
+    verbs = "see|submit|pause|run|let|delete|change|mark|make"
     named = re.findall(rf"(?m)^\| ((?:`\w+`(?:, )?)+) \| (?:{verbs})", page)
     assert sorted(name for row in named for name in re.findall(r"\w+", row)) == sorted(Action)

@@ -80,6 +80,7 @@ async def fill(nonet: Nonet, redis_url: str) -> None:
     await stores.limits.publish(term, {LimitAddress("task", "Small"): Limit(3)}, "ann")
     await stores.ceilings.publish(term, {"namespace": 1000}, "ann")
     await stores.controls.pause(["task:Audit"], "ann", "why")
+    await stores.filters.save(("mine", "tasks", "task=Small", "ann"), 50)
     await stores.pipelines.report("process", {"rows": Replica("p")})
     await stores.pipelines.report_rows("rows", RowFigures(datetime.now(UTC), due=1))
     await stores.demands.publish(term, {"small": 1})

@@ -22,6 +22,7 @@ from nonet.rules.permissions import Role
 from nonet.stores.queue.submissions import Submission
 
 LOCK = "lock:mutex:job:7"
+BOTH = ("neil, mith", "mith, neil")
 
 
 async def run(nonet: Nonet, *tasks: Any) -> list[str]:
@@ -163,6 +164,39 @@ async def test_arguments_are_revealed_with_secrets_masked(
     assert (
         "o&#39;neil" in text and "t0ps3cret" not in text
     )  # the result, of which the token is secret
+
+
+async def test_arguments_of_a_page_are_revealed(client_of: Any, nonet: Nonet) -> None:
+    """Those of its own rows, with secrets masked; the audit has the text that was searched."""
+    for name in ("o'neil", "smith"):
+        await nonet.submit(Login(name, SecretStr("hunter2")), id=name[-4:])
+    async with client_of(Role.ADMIN) as admin:
+        text = (await admin.post("/tasks/arguments?task=Login", data={"text": "NEIL"})).text
+        assert "1 of the 2 tasks of this page" in text and "**********" in text
+        assert re.findall(r'href="/tasks/([^"?]+)"', text) == ["neil"]
+        assert "hunter2" not in text
+        (entry,) = (await admin.get("/api/v1/audit?action=reveal")).json()["items"]
+        assert entry["what"] in [f"arguments of tasks {ids} with 'NEIL'" for ids in BOTH]
+    async with client_of(Role.OPERATOR) as operator:
+        assert (await operator.post("/tasks/arguments")).status_code == 403
+
+
+async def test_a_browser_remembers_the_columns(nonet: Nonet, client: AsyncClient) -> None:
+    """Of each list by itself; the search stays, and none chosen are those of the beginning."""
+    await nonet.submit(Report(1))
+
+    async def headings() -> list[str]:
+        return re.findall(r'<th scope="col"[^>]*>([\w ]+)</th>', (await client.get("/tasks")).text)
+
+    usual = await headings()
+    form = {"column": ["attempt", "stream", "odd"]}
+    answer = await client.post("/columns/tasks?task=Report", data=form)
+    assert answer.headers["location"] == "/tasks?task=Report"
+    assert await headings() == ["Task", "Stream", "Attempt"]
+    await client.post("/columns/history", data={"column": ["ended"]})
+    assert await headings() == ["Task", "Stream", "Attempt"]
+    await client.post("/columns/tasks")
+    assert await headings() == usual
 
 
 async def test_a_revealed_page_stays_live(nonet: Nonet, address: str, page: Page) -> None:

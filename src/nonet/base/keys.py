@@ -157,6 +157,7 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     seen:DIGEST             STRING  who has seen a finding, JSON; DIGEST is of what it is about; TTL
     web:bulks               HASH    id of a change of many dead letters → how far it is, JSON;
                                     stop:ID → who asked to stop it; TTL
+    web:filters             HASH    name → list, query and who saved it, JSON: filters of operators
     web:session:DIGEST      STRING  a login of the dashboard, JSON; DIGEST is the SHA-256 of its
                                     secret; TTL
     web:sessions:USER       ZSET    digest of each session of a user → its end (s); TTL

@@ -67,6 +67,7 @@ READERS: Mapping[str, Callable[[Stores], Awaitable[Sequence[Any]]]] = {
     "demand": _demand,
     "events": _events,
     "figures": _figures,
+    "filters": lambda stores: stores.filters.all(),
     "groups": lambda stores: stores.groups.list(_MOST),
     "history": _history,
     "limits": lambda stores: stores.limits.all(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from nonet.base.actor import who
 from nonet.base.durations import moment as age_of
 from nonet.base.errors import ConflictError, NotFoundError
 from nonet.base.messages.repetition import repeat_of_live
+from nonet.base.plain import plain
 from nonet.operate.audited import Cancelled, audited
 from nonet.operate.lists import Age, ListQuery, Searched, Text, opened, searched
 from nonet.rules.findings import remedies
@@ -286,6 +288,22 @@ async def arguments(client: Client, id: str) -> Arguments:
     task_class = client.registry.find(envelope.name)
     shown = masked_arguments(envelope.args, task_class.cls if task_class else None)
     return Arguments(id, task, shown, shown != envelope.args, mask_names(envelope.labels))
+
+
+@audited(Action.REVEAL, "arguments of tasks {ids} with {text!r}")
+async def arguments_of(client: Client, ids: Sequence[str], text: str = "") -> dict[str, Arguments]:
+    """Return the arguments of some tasks, as far as they are known, if they contain a text.
+
+    Args:
+        text: part of their JSON, in any case of letters.
+    """
+    found = dict[str, Arguments]()
+    for id in ids:
+        with suppress(NotFoundError):
+            shown = await arguments(client, id)
+            if text.lower() in json.dumps(plain(shown.arguments), ensure_ascii=False).lower():
+                found[id] = shown
+    return found
 
 
 @audited(Action.CANCEL, "task {id}: cancel: {reason}")

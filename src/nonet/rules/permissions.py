@@ -41,7 +41,7 @@ class Action(StrEnum):
     RELEASE = "release"
     """Release locks by force."""
     NOTE = "note"
-    """Mark findings as seen, for all operators."""
+    """Mark findings as seen, and save filters, for all operators."""
     LINK = "link"
     """Make links by which others see the pages as viewers."""
     AUDIT = "audit"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.events import Events
     from nonet.stores.namespace.fairness import Fairness
     from nonet.stores.namespace.figures import Measures
+    from nonet.stores.namespace.filters import SavedFilters
     from nonet.stores.namespace.history import History
     from nonet.stores.namespace.leadership import Leader, Leadership
     from nonet.stores.namespace.limits import Limits
@@ -177,6 +178,8 @@ class Stores:
     events: cached_property[Events] = _lazily("namespace.events:Events")
     # Fair shares of tenants.
     fairness: cached_property[Fairness] = _lazily("namespace.fairness:Fairness")
+    # Filters that operators have saved.
+    filters: cached_property[SavedFilters] = _lazily("namespace.filters:SavedFilters")
     # Callback groups.
     groups: cached_property[Groups] = _lazily("queue.groups:Groups", *_IN_REDIS, "cipher")
     # The tasks that ended last.

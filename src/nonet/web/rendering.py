@@ -245,6 +245,17 @@ def back(request: Request, path: str, text: str, kind: str = "good") -> Redirect
     return answer
 
 
+def remember(request: Request, answer: Response, name: str, value: str) -> None:
+    """Let a browser remember a choice for a year; an empty value forgets it."""
+    seconds = 365 * 86_400 if value else 0
+    answer.set_cookie(f"nonet_{name}", value, max_age=seconds, **_attributes(request))
+
+
+def remembered(request: Request, name: str) -> str:
+    """Return what a browser remembers, which may be made up; empty: nothing."""
+    return request.cookies.get(f"nonet_{name}", "")
+
+
 def _attributes(request: Request) -> dict[str, Any]:
     """Return those of the cookie of a message: other pages of this host do not get it."""
     settings = get_site(request).settings

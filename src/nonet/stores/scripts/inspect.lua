@@ -269,7 +269,8 @@ local KINDS = {t = {'string', report_record}, b = {'string', report_part},
 local DEEPER = {['tasks:delayed'] = {'zset', nothing}, ['lock:mutex'] = {'string', report_holder},
   ['limiter:conc'] = {'zset', each_of(report_lease)}, ['limiter:rate'] = {'zset', report_lasting},
   ['quarantine:bytes'] = {'string', nothing}, ['web:sessions'] = {'zset', report_lasting}, ['web:bulks'] = {'hash', report_lasting},
-  ['pipelines:turn'] = {'string', report_lasting}, ['workflows:work'] = {'set', nothing}}
+  ['pipelines:turn'] = {'string', report_lasting}, ['workflows:work'] = {'set', nothing},
+  ['web:filters'] = {'hash', nothing}}
 local EXACT = {quarantine = {'stream', nothing}}
 
 local function kind_of(name, head)

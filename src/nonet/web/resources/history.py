@@ -1,25 +1,21 @@
-"""The history: ``/api/v1/history``, and the page that searches it."""
+"""The history: ``/api/v1/history``. Its page is one of `nonet.web.resources.tasks.lists`."""
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response
+from fastapi import APIRouter, Query
 
 from nonet.operate import history
-from nonet.operate.history import EndedQuery, EndState
+from nonet.operate.history import EndedQuery
 from nonet.operate.lists import Searched
 from nonet.tasks.handles import EndedTask
-from nonet.web.rendering import render
 from nonet.web.routing import TaskId, resource
 from nonet.web.site import Knower, SiteOf, Viewer, ensure_searchable
 
 api, pages = resource("history"), APIRouter(include_in_schema=False)
 
 Listed = Annotated[EndedQuery, Query()]
-# Each is a macro in _tasks.html.
-_COLUMNS = ("task", "state", "ended", "waited", "ran", "attempt", "ended_by", "error")
 
 
 @api.get("/history")
@@ -37,20 +33,3 @@ async def list_history(site: SiteOf, who: Viewer, query: Listed) -> Searched[End
 async def get_ended_task(id: TaskId, site: SiteOf, who: Knower) -> EndedTask:
     """Return how a task ended, also when its result is not kept any more."""
     return await history.get(site.stores, id)
-
-
-@pages.get("/history", name="history")
-async def show_history(request: Request, site: SiteOf, who: Viewer, query: Listed) -> Response:
-    """Show the tasks that ended last."""
-    return render(
-        request,
-        "tasks.html",
-        found=await list_history(site=site, who=who, query=query),
-        query=query,
-        problem="",
-        is_ended=True,
-        columns=_COLUMNS,
-        states=get_args(EndState),
-        classes=sorted(item.name for item in site.registry),
-        now=None,
-    )

@@ -17,6 +17,7 @@ from nonet.rules.findings import remedies
 from nonet.rules.letters import Status
 from nonet.tasks.secrecy import MASK
 from nonet.web.rendering import back, path_of, render
+from nonet.web.resources import filters
 from nonet.web.resources.dead_letters import letters
 from nonet.web.resources.dead_letters.letters import Deleter, Doer, Noter, Revealer, Row
 from nonet.web.routing import FormText
@@ -62,6 +63,7 @@ async def show_letters(
         query=query,
         selection=LetterSelection.model_validate(query.given),
         statuses=list(Status),
+        saved=await filters.of(site, "dead-letters"),
         within=_WITHIN,
         classes=sorted(item.name for item in site.registry),
         bulks=await site.read(site.bulks.recent),

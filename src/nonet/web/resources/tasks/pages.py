@@ -1,78 +1,39 @@
-"""The pages of tasks: the list, one task with its actions, and the one that finds an id."""
+"""The pages of tasks: one task with its actions, and the one that finds an id."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
 
-from nonet.base.errors import ConflictError, InvalidArgumentsError, NotFoundError
+from nonet.base.errors import ConflictError, NotFoundError
 from nonet.base.plain import plain
 from nonet.operate import delayed, history, logs, tasks
-from nonet.operate.lists import Searched
 from nonet.operate.logs import AttemptLog
 from nonet.operate.task_details import TaskReport
-from nonet.operate.tasks import LiveQuery, LiveState
 from nonet.rules.findings import remedies
 from nonet.rules.findings.explanation import Explanation, Facts
 from nonet.rules.permissions import Action, Principal
 from nonet.rules.spans import Span
-from nonet.tasks.handles import TaskStatus
 from nonet.tasks.secrecy import MASK, mask_names
 from nonet.web.bars import axis
 from nonet.web.rendering import back, path_of, render
-from nonet.web.resources.tasks import form, many
+from nonet.web.resources.tasks import form, lists, many
 from nonet.web.routing import FormText, Text
-from nonet.web.site import Site, SiteOf, Viewer, ensure_searchable, may
+from nonet.web.site import Site, SiteOf, Viewer, may
 
 pages = APIRouter(include_in_schema=False)
-pages.routes.extend([*many.router.routes, *form.router.routes])
+pages.routes.extend([*lists.router.routes, *many.router.routes, *form.router.routes])
 
 _STEP_SECONDS = 30.0
-Listed = Annotated[LiveQuery, Query()]
 Canceller = Annotated[Principal, may(tasks.cancel)]
 Resubmitter = Annotated[Principal, may(history.resubmit)]
 Revealer = Annotated[Principal, may(tasks.arguments)]
 Hastener = Annotated[Principal, may(delayed.hasten)]
-
-# Columns by state. Each is a macro in _tasks.html.
-_MIXED = ("task", "state", "since", "note")
-_NOTHING: Searched[TaskStatus] = Searched(())
-_COLUMNS = {
-    "running": ("task", "worker", "running_for", "progress", "attempt"),
-    "waiting": ("task", "waiting_for", "blocker"),
-    "queued": ("task", "stream", "waiting_for", "attempt"),
-    "delayed": ("task", "due", "attempt", "last_error"),
-    "dying": ("task", "worker", "reason", "last_error"),
-}
-
-
-@pages.get("/tasks", name="tasks")
-async def show_tasks(request: Request, site: SiteOf, who: Viewer, query: Listed) -> Response:
-    """Show live tasks."""
-    ensure_searchable(who, query.label, query.error)
-    problem, found = "", _NOTHING
-    try:
-        found = await site.read(tasks.find, site.stores, query)
-    except InvalidArgumentsError as error:
-        problem = str(error)
-    return render(
-        request,
-        "tasks.html",
-        422 if problem else 200,
-        found=found,
-        query=query,
-        problem=problem,
-        is_ended=False,
-        columns=_COLUMNS.get(query.state or "", _MIXED),
-        states=get_args(LiveState),
-        classes=sorted(item.name for item in site.registry),
-        now=await site.stores.broker.logical_now() if found.items else None,
-    )
 
 
 @pages.get("/find", name="find")
