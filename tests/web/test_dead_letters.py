@@ -98,6 +98,23 @@ async def test_letters_are_resubmitted_at_a_rate(nonet: Nonet, client: AsyncClie
     assert event.text.startswith("5 rows") and event.who == "alice"
 
 
+async def test_chosen_letters_are_changed(nonet: Nonet, client: AsyncClient) -> None:
+    """Rows of the list select what a preview counts, and what is submitted again."""
+    first, second, third = await fill(nonet, 3)
+    page = (await client.get("/dead-letters?view=letters")).text
+    assert f'name="letter" value="{second}" form="chosen"' in page
+    chosen = f"letter={first}&letter={third}"
+    for action in ("Submit", "Discard"):
+        path = f"/dead-letters/{'resubmit' if action == 'Submit' else 'discard'}?{chosen}"
+        assert f"{action} 2 dead letters" in (await client.get(path)).text
+    form = {"up_to": third}
+    assert (await client.post(f"/dead-letters/resubmit?{chosen}", data=form)).status_code == 303
+    (bulk,) = (await client.get(f"{API}/bulk")).json()["items"]
+    await ended(client, bulk)
+    found = await statuses(nonet)
+    assert found == {first: "DISPATCHED", second: "PENDING", third: "DISPATCHED"}
+
+
 async def test_the_deadline_of_a_class_counts_from_the_start(
     nonet: Nonet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import Field
 
@@ -16,6 +16,7 @@ from nonet.base.errors import MalformedMessageError, NonetError, NotFoundError
 from nonet.base.messages.documents import are_encrypted
 from nonet.base.messages.encryption import Cipher
 from nonet.base.messages.message import decode
+from nonet.base.plain import few
 from nonet.operate.audited import audited
 from nonet.operate.lists import (
     Age,
@@ -79,8 +80,12 @@ class LetterSelection(Selection):
         default="", description="Only letters that died after: 30d, 12h, 90m ago, or an instant."
     )
 
+    letter: tuple[Annotated[int, Field(ge=0, le=LARGEST_ROW)], ...] = Field(
+        default=(), max_length=200, description="Only the letters in these rows. Repeatable."
+    )
+
     @property
-    def given(self) -> dict[str, str]:
+    def given(self) -> dict[str, Any]:
         """The filters that are set."""
         names = set(LetterSelection.model_fields)
         return self.model_dump(include=names, exclude_defaults=True)
@@ -88,7 +93,8 @@ class LetterSelection(Selection):
     @property
     def in_words(self) -> str:
         """The selection for people."""
-        return ", ".join(f"{name} {value}" for name, value in self.given.items()) or "all"
+        given = {name: few(v) if name == "letter" else v for name, v in self.given.items()}
+        return ", ".join(f"{name} {value}" for name, value in given.items()) or "all"
 
     def fields(self, registry: Callable[[], Registry]) -> dict[str, Any]:
         """Return the fields of a `LetterFilter`.
@@ -111,6 +117,7 @@ class LetterSelection(Selection):
             "task_id": self.task_id.strip(),
             "died_before": moment(self.older_than) if self.older_than else None,
             "died_after": moment(self.newer_than) if self.newer_than else None,
+            "rows": self.letter or None,
         }
         return {name: value for name, value in found.items() if value}
 

@@ -132,6 +132,7 @@ class LetterFilter:
         error: a part of the exception's class name, in any case.
         fingerprints: the fingerprints of the selected clusters.
         up_to: select no row with a higher number; such rows were added later.
+        rows: the numbers of the selected rows.
     """
 
     status: str | None = None
@@ -143,6 +144,7 @@ class LetterFilter:
     error: str | None = None
     fingerprints: tuple[str, ...] | None = None
     up_to: int | None = None
+    rows: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

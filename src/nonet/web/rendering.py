@@ -24,7 +24,7 @@ from markupsafe import Markup, escape
 
 from nonet.base.amounts import format_bytes
 from nonet.base.plain import instant, plain
-from nonet.operate.lists import MOST_LINES, ListQuery, Selection
+from nonet.operate.lists import MOST_LINES, Selection
 from nonet.rules.page_paths import PLAIN
 from nonet.rules.permissions import Action
 from nonet.rules.viewing import seen
@@ -217,7 +217,7 @@ def linked(query: Selection, **changes: object) -> str:
     return f"?{urlencode(given, doseq=True)}"
 
 
-def filters(query: ListQuery) -> list[tuple[str, object]]:
+def filters(query: Selection) -> list[tuple[str, object]]:
     """Return the filters of a query as fields of a form."""
     fields = query.model_dump(mode="json", exclude_defaults=True, exclude={"limit", "cursor"})
     lists = {name: v if isinstance(v, list) else [v] for name, v in fields.items()}

@@ -29,7 +29,7 @@ from nonet.stores.connection.redis import script
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.publication import Publication
-from nonet.stores.namespace.sessions import Session, Sessions
+from nonet.stores.namespace.sessions import Link, Session, Sessions
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.submissions import Submission
@@ -84,7 +84,7 @@ async def busy(broker: Broker, redis_url: str) -> None:
     await broker.scripts.run("wait", "queued", "client-1")  # a client awaits its result
     logins, now = Sessions(broker.client, "test", b"secret"), time.time()
     await logins.begin(Session("alice", "file", "", "", "", now, now + 60, "digest"), 60)
-    await logins.offer("code", "alice", 60)
+    await logins.offer("code", Link("alice", now + 60))
     await logins.attempt("alice", 60)
 
 

@@ -101,6 +101,8 @@ def clauses(selection: LetterFilter) -> list[sa.ColumnElement[bool]]:
         found.append(dlq_tasks.c.fingerprint.in_(selection.fingerprints))
     if selection.up_to is not None:
         found.append(dlq_tasks.c.id <= selection.up_to)
+    if selection.rows is not None:
+        found.append(dlq_tasks.c.id.in_(selection.rows))
     return found
 
 

@@ -21,15 +21,17 @@ document.addEventListener("formdata", ({ target, formData }) => {
   for (const [name, value] of [...formData]) if (value === "") formData.delete(name);
 });
 
-// The button of a list says how many of its rows are chosen; without one it acts on all that match.
+// The buttons of a list say how many of its rows are chosen; without one they act on all that match.
 document.addEventListener("change", ({ target }) => {
-  const button = target.form?.querySelector("[data-chosen]");
-  if (!button || target.type !== "checkbox") return;
-  const boxes = [...target.form.elements].filter((one) => one.name === "task_id" && one.type === "checkbox");
+  const buttons = [...(target.form?.querySelectorAll("[data-chosen]") || [])];
+  if (!buttons.length || target.type !== "checkbox") return;
+  const boxes = [...target.form.elements].filter((one) => one.type === "checkbox" && one.name);
   if ("all" in target.dataset) boxes.forEach((box) => { box.checked = target.checked; });
   const number = boxes.filter((box) => box.checked).length;
-  button.dataset.all ??= button.textContent;
-  button.textContent = number ? button.dataset.chosen.replace("{n}", number) : button.dataset.all;
+  for (const button of buttons) {
+    button.dataset.all ??= button.textContent;
+    button.textContent = number ? button.dataset.chosen.replace("{n}", number) : button.dataset.all;
+  }
 });
 
 // The server shows times in the zone of this cookie.
