@@ -78,7 +78,7 @@ async def test_an_expected_error_is_one_line(site: Site, mariadb_url: str) -> No
             name = f"failing_tasks:{kind.__name__}"
 
             async def counted(name: str = name) -> Figures | None:
-                found = await app.client.stores.history.figures(task=name)
+                found = await app.client.stores.counts.figures(name=name)
                 return next((one.total for one in found if one.total.ended), None)
 
             total = await eventually(counted)

@@ -111,7 +111,7 @@ async def hold_for_an_hour(app: Any, id: str) -> None:
     """Let a task have held its locks for an hour, of whose class 99 % run for a moment."""
 
     async def is_counted() -> bool:
-        return any(item.name.endswith(":Exports") for item in await app.stores.history.figures())
+        return any(item.name.endswith(":Exports") for item in await app.stores.counts.figures())
 
     await eventually(is_counted)
     client = app.stores.broker.client

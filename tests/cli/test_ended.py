@@ -142,8 +142,8 @@ async def test_figures_count_the_runs_of_each_class(task_run: TaskRun) -> None:
         ["errands:Add", "3"],
         ["errands:Refuse", "1"],
     ]
-    (found,) = (await task_run("figures", "--task", "Refuse", "--since", "1d", "--json")).json[
+    (found,) = (await task_run("figures", "--name", "Refuse", "--since", "1d", "--json")).json[
         "items"
     ]
-    assert (found["total"]["failed"], found["slot_seconds"]) == (1, 600)
+    assert (found["total"]["failed"], found["slot_seconds"]) == (1, 3600)
     assert found["series"][-1]["figures"]["run"]["p95"] > 0

@@ -71,13 +71,13 @@ config status                           /configuration
 config show --task Add                  /configuration/Add
 tenants --since 2h --sort behind        /tenants?since=2h&sort=behind
 figures --since 2h                      /figures?since=2h
+figures --by all --since 1d             /figures?by=all&since=1d
 pipelines list                          /pipelines
 pipelines show volumes                  /pipelines/volumes
 """
 # Other reads of the API, and why no command prints the same.
 OTHERS = {
     "/overview": "it changes between two reads",
-    "/overview/hour": "samples of the process of task-web",
     "/dead-letters/bulk": "a change of many letters runs in the process of task-web",
     "/dead-letters/bulk/{id}": "the same",
     "/tasks/{id:path}/explanation": "explain adds the page of the task if NONET_WEB_URL is set",
@@ -108,6 +108,7 @@ ON_ONE_FACE = {
     "workers.registered": "what a page counts above the list",
     "workflows.drawing": "a picture",
     "schedules.calendar": "a picture",
+    "tenants.get": "the page of a tenant; others list them",
     "schedules.held_up": "a hint in the error of a command",
     "schedules.stored": "what a form of the page begins with",
     "schedules.reveal": "'config show --show-args' shows the arguments of all entries",

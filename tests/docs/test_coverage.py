@@ -28,8 +28,8 @@ from nonet.operate.tasks import LiveState
 from nonet.rules.findings import diagnosis, servers
 from nonet.rules.findings.explanation import Cause
 from nonet.rules.letters import Status
-from nonet.rules.outcomes import Reason
 from nonet.rules.permissions import ACTIONS, Action, Role
+from nonet.rules.reasons import Reason
 from nonet.stores.queue import workers
 from nonet.stores.sql.dead_letters import dlq_tasks
 from nonet.stores.sql.mirror import mirror

@@ -202,7 +202,7 @@ async def run(client: Any, commands: Sequence[Command]) -> None:
 
 # Readers ask for their members by name only, or find the record of each elsewhere.
 BY_NAME = (
-    r"config|epoch|leader|ends:.*|figures:.*600:.*|[fg]:.*:.*|t:flow:0|wake:.*|watch|workers"
+    r"config|epoch|leader|ends:.*|[fg]:.*:.*|t:flow:0|wake:.*|watch|workers"
     r"|workflows:.*"
 )
 

@@ -21,12 +21,12 @@ from nonet.rules.outcomes import (
     ErrorSummary,
     Failed,
     HandedBack,
-    Reason,
     Succeeded,
     decide,
     shortened,
     summarize,
 )
+from nonet.rules.reasons import Reason
 from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

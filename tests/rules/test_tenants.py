@@ -17,7 +17,7 @@ from nonet.rules.tenants import (
     sorted_by,
     tenant_figures,
 )
-from nonet.rules.vectors import vector
+from nonet.rules.vectors import end_counts, vector
 
 NAMES = ("a", "b", "c")
 
@@ -81,7 +81,8 @@ def test_a_tenant_that_starts_too_little_is_behind() -> None:
 
 def test_the_figures_of_a_tenant_are_sums_over_all_slots() -> None:
     waits = [0] * 10 + [4]
-    slots = [vector([3, 1, 2], waits, [], {}, (5, 0, 1)), vector([1], [], [], {}, (1, 0, 0))]
+    counts = end_counts(2, {"retries": 1}, 2)
+    slots = [vector(counts, waits, [], {}, (5, 0, 1)), vector([1], [], [], {}, (1, 0, 0))]
     found = tenant_figures("a", TenantLoad(live=7), slots, 2.0, Share(0.5, 0.25))
     assert (found.started, found.ended, found.failed, found.retried) == (7, 4, 1, 2)
     assert found.wait.p50 is not None and 1 < found.wait.p50 <= 2.5

@@ -122,7 +122,7 @@ def test_every_script_is_run_by_a_store() -> None:
 def test_no_script_decodes_a_message() -> None:
     """Redis cannot decode extension types: envelopes and documents stay opaque to it."""
     found = [path for path, text in LUA.items() if re.search(r"\.unpack\(|cjson", text)]
-    assert found == ["add_figures.lua", "lib/records.lua"]  # which decode what they have packed
+    assert found == ["lib/records.lua"]  # which decode what they have packed
 
 
 def test_times_come_from_redis_only() -> None:

@@ -42,7 +42,7 @@ async def test_the_overview_shows_a_live_system(
 
         await eventually(shown, "only one runs, and the others are counted")
         await page.goto(address)
-        parts = ("findings", "streams", "figures", "daemons", "longest", "minutes")
+        parts = ("findings", "streams", "figures", "daemons", "longest", "numbers")
         shown_in = {part: await page.inner_text(f"#{part}") for part in parts}
         assert "no scheduler leads" in shown_in["findings"]
         assert "7 queued" in shown_in["streams"]
@@ -51,8 +51,9 @@ async def test_the_overview_shows_a_live_system(
         assert "1 of 2" in shown_in["daemons"]
         assert "round trip" in shown_in["daemons"]
         assert str(held) in shown_in["longest"]
-        await page.click("#hour-table summary")
-        await expect(page.locator("#hour-table tbody tr >> nth=0")).to_contain_text("20")
+        assert "done" in shown_in["numbers"]
+        await page.click("#slots summary")
+        await expect(page.locator("#slots tbody tr >> nth=0")).to_contain_text("20")
         await page.wait_for_selector("figure[data-chart=load] canvas")
         # It changes without a reload.
         Held.gate.set()

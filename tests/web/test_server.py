@@ -13,9 +13,9 @@ from web.conftest import Fixed, principal
 from nonet import Nonet
 from nonet.base.errors import ServerUnreachableError
 from nonet.config.web_settings import WebSettings
+from nonet.daemon import contact
 from nonet.daemon.service import Stop
 from nonet.telemetry.metrics import METRICS
-from nonet.web import ring
 from nonet.web.app import create_app
 from nonet.web.server import Server
 
@@ -24,7 +24,7 @@ async def test_the_daemon_reports_requests_and_an_outage(
     nonet: Nonet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Metrics count requests by route; without Redis the daemon is not ready."""
-    monkeypatch.setattr(ring, "SAMPLE_SECONDS", 0.05)
+    monkeypatch.setattr(contact, "_ASK_EVERY_SECONDS", 0.05)
     app = create_app(nonet, WebSettings.plain(), Fixed(principal()))
     port, stop = free_port(), Stop()
     server = Server(app, WebSettings.plain(port=port), [app.state.site])
@@ -44,6 +44,6 @@ async def test_the_daemon_reports_requests_and_an_outage(
 
     monkeypatch.setattr(app.state.site.nonet.stores.measures, "figures", no_answer)
     await until(lambda: not server.report().ready, "it reports the outage")
-    assert server.report().reasons == ["Redis does not answer"]
+    assert server.report().reasons == ["Redis: Redis does not answer"]
     stop.request()
     await running

@@ -49,9 +49,10 @@ async def test_page_and_api_agree(client: AsyncClient) -> None:
     assert (first["share_used"], first["share_due"]) == (0.25, 0.25)  # it wanted no more
     page = (await client.get("/tenants")).text
     assert "&lt;b&gt;ads" in page and "<b>ads" not in page
-    assert page.index(">mail</th>") < page.index("ads</th>")
+    assert page.index(">mail</a></th>") < page.index("ads</a></th>")
     page = (await client.get("/tenants", params={"sort": "failed"})).text
-    assert page.index(">mail</th>") > page.index("ads</th>")
+    assert page.index(">mail</a></th>") > page.index("ads</a></th>")
+    assert (await client.get("/tenants/nobody")).status_code == 404
     for wrong in ({"since": "1s"}, {"sort": "x"}):
         assert (await client.get("/api/v1/tenants", params=wrong)).status_code == 422
     assert "Tenants</a> by label:team" in (await client.get("/")).text
@@ -72,3 +73,6 @@ async def test_tenants_are_sorted_with_the_keyboard(address: str, page: Page) ->
     await page.get_by_role("button", name="Show").press("Enter")
     await page.wait_for_url("**sort=failed**")
     await expect(rows).to_have_text(["<b>ads", "mail"])
+    await page.get_by_role("link", name="<b>ads").press("Enter")
+    await expect(page.locator("#numbers")).to_contain_text("retries")
+    await page.wait_for_selector("figure[data-chart=rates] canvas")

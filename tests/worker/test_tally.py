@@ -39,10 +39,14 @@ def attempt(
     return made
 
 
+REASONS = {name: name for name in ("expected", "cancelled")}
+REASONS |= {"dead": "retries", "expired": "capacity"}
+
+
 def ended(tally: Tally, outcome: str, *, wall: float = 1.0, **more: Any) -> None:
     one = attempt(**more)
     tally.started(one)
-    tally.finished(one, outcome, Usage(wall=wall))
+    tally.finished(one, outcome, Usage(wall=wall), reason=REASONS.get(outcome, ""))
 
 
 def found(tally: Tally, name: str) -> dict[tuple[str, ...], float]:
@@ -70,13 +74,17 @@ async def test_figures_contain_only_what_is_new(tally: Tally) -> None:
     outcomes = ("done", *OUTCOMES)
     for outcome in outcomes:
         ended(tally, outcome, wall=2.0)
-    first = tally.figures().classes["files:Audit"]
+    counted = tally.figures()
+    first = counted.classes["files:Audit"]
+    assert counted.streams == {"normal:small": first}
     total = figures_of(first)
     assert (total.ended, total.failed, total.expected, total.retried) == (6, 2, 1, 2)
+    assert total.ends == {"done": 2} | dict.fromkeys(REASONS.values(), 1)
     assert total.wait.p99 is not None and 30 < total.wait.p99 <= 60
     assert total.run.p50 is not None and 1 < total.run.p50 <= 2.5
     counted = tally.figures()
-    assert (counted.classes, counted.tenants, tally.tenants.running()) == ({}, {}, {})
+    assert (counted.classes, counted.tenants, counted.streams) == ({}, {}, {})
+    assert tally.tenants.running() == {}
     ended(tally, "done", name="made:Up")
     (name, second) = next(iter(tally.figures().classes.items()))
     assert (name, figures_of(second).ended) == (UNKNOWN, 1)

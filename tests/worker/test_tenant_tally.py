@@ -8,16 +8,14 @@ from nonet.rules.figures import figures_of
 from nonet.rules.vectors import started_in, starts_of
 from nonet.worker.tenant_tally import TenantTally
 
-KINDS = (("done", "dead"), ("dead",), ("retry",))
-
 
 def run(tally: TenantTally, tenant: str, outcome: str = "done") -> None:
     tally.started(tenant, Size.SMALL, 2.0)
-    tally.finished(tenant, outcome)
+    tally.finished(tenant, outcome, "retries" if outcome == "dead" else "")
 
 
 def test_each_attempt_is_reported_once() -> None:
-    tally = TenantTally(KINDS, tuple)
+    tally = TenantTally(tuple)
     for outcome in ("done", "dead", "retry"):
         run(tally, "cms", outcome)
     run(tally, "lhcb")
@@ -32,18 +30,18 @@ def test_each_attempt_is_reported_once() -> None:
 
 
 def test_a_tenant_is_reported_while_its_attempts_run() -> None:
-    tally = TenantTally(KINDS, tuple)
+    tally = TenantTally(tuple)
     tally.started("cms", Size.SMALL, 0.0)
     for _ in range(3):
         tally.figures()
     assert tally.running() == {"cms": 1}
-    tally.finished("cms", "done")
+    tally.finished("cms", "done", "")
     assert tally.running() == {}
     assert figures_of(tally.figures()[0]["cms"]).ended == 1
 
 
 def test_a_report_of_thousands_of_tenants_names_the_configured_and_the_largest() -> None:
-    tally = TenantTally(KINDS, lambda: ["quiet", "absent"])
+    tally = TenantTally(lambda: ["quiet", "absent"])
     for n in range(1000):
         run(tally, f"t{n}")
     for _ in range(5):

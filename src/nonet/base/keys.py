@@ -42,9 +42,15 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
                                     a resubmitted dead letter ``state|fence mark|body``
     ended:STATE             LIST    the history of tasks that have ended in this state, the newest
                                     last; see lib/finish
-    figures:SECONDS:NUMBER  HASH    class → what workers counted in a slot of so many seconds, see
-                                    nonet.rules.figures; with a TTL
-    figures:tenants:SECONDS:NUMBER  HASH  same by tenant; with a TTL
+    figures:60:NUMBER       HASH    class → what workers counted in a minute, as a vector of
+                                    nonet.rules.vectors; with a TTL
+    figures:hours           ZSET    class that has a history → its last hour; with a TTL
+    figures:hours:CLASS     LIST    ``minute vector``: what was counted in an hour, and the last
+                                    minute that is in it; with a TTL
+    figures:minutes:CLASS   LIST    same by minute; with a TTL
+    figures:added           HASH    figures:… → the last minute in these lists; with a TTL
+    figures:tenants:60:NUMBER  HASH  these keys are there of tenants, too; with a TTL
+    figures:streams:60:NUMBER  HASH  and of streams, with how much there was; with a TTL
     figures:tenants:total   HASH    tenant → what workers counted since Redis was empty; with a TTL
     figures:of:WORKER       STRING  number of its last report; with a TTL
     waiters:ID              ZSET    client → when it last asked for the result (µs)

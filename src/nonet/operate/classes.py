@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +13,7 @@ from pydantic import Field
 from nonet.base.errors import NotFoundError
 from nonet.operate.lists import ListQuery, Page, Remember, Text, always, cut
 from nonet.operate.queues import active_of
-from nonet.rules.figures import ClassFigures, Figures, SlotFigures
+from nonet.rules.figures import Figures, FigureSeries
 from nonet.rules.pauses import Pause, of_task, task as pause_of
 from nonet.tasks.task import PeriodicBaseTask
 
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from nonet.tasks.registry import Registry
 
 _HOUR = timedelta(hours=1)
-# A read of the figures takes a command for each minute.
+# A read of the figures takes a command for each class, or for each minute.
 _FIGURES_SECONDS, _SECONDS = 30.0, 2.0
-_SERIES_MINUTES = 15
 # Names of figures that are no classes.
 _NO_CLASSES = ("unknown", "others")
 Order = Literal["name", "ended", "failed", "active"]
@@ -77,14 +76,13 @@ class ClassActivity:
     """A task class and its last hour.
 
     Attributes:
-        name: full name, ``category:Class``; or ``unknown`` and ``others``, see `ClassFigures`.
+        name: full name, ``category:Class``; or ``unknown`` and ``others``, see `FigureSeries`.
         is_known: whether this process has loaded it.
         active: its tasks that have not ended, by stream.
         pause: what keeps its tasks from starting; None: nothing does.
         is_paused: whether the class itself is paused, rather than all tasks.
         ended_per_minute: its tasks that workers ended.
         total: the figures of the last hour.
-        series: its minutes, the oldest first.
     """
 
     name: str
@@ -94,7 +92,6 @@ class ClassActivity:
     is_paused: bool
     ended_per_minute: float
     total: Figures
-    series: Sequence[SlotFigures]
 
     @property
     def failed_share(self) -> float | None:
@@ -105,11 +102,6 @@ class ClassActivity:
     def is_class(self) -> bool:
         """Whether it is a class rather than a sum of others."""
         return self.name not in _NO_CLASSES
-
-    @property
-    def last_minutes(self) -> Sequence[SlotFigures]:
-        """The last minutes with ended tasks, the newest first."""
-        return self.series[-_SERIES_MINUTES:][::-1]
 
 
 async def find(registry: Registry, query: ClassQuery) -> Page[ClassView]:
@@ -170,8 +162,8 @@ async def get(
 
 
 async def _active(stores: Stores, registry: Registry, remember: Remember) -> list[ClassActivity]:
-    async def read() -> list[ClassFigures]:
-        return await stores.history.figures(since=_HOUR)
+    async def read() -> list[FigureSeries]:
+        return await stores.counts.figures(since=_HOUR)
 
     figures = {item.name: item for item in await remember(("classes",), _FIGURES_SECONDS, read)}
     pauses = await remember(("pauses",), _SECONDS, stores.controls.load)
@@ -191,7 +183,6 @@ async def _active(stores: Stores, registry: Registry, remember: Remember) -> lis
             name not in _NO_CLASSES and any(item.what == pause_of(name) for item in pauses),
             found.ended_per_minute if found else 0.0,
             found.total if found else Figures(),
-            found.series if found else (),
         )
 
     return [one(name) for name in sorted(known | figures.keys() | active.keys())]

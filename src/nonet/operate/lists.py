@@ -22,6 +22,7 @@ from pydantic import (
 
 from nonet.base.durations import duration, moment
 from nonet.base.plain import few
+from nonet.rules.figures import LONGEST
 
 
 def _is_moment(text: str) -> str:
@@ -38,19 +39,19 @@ Text = Annotated[str, StringConstraints(max_length=1000, pattern=PRINTABLE)]
 Age = Annotated[str, StringConstraints(max_length=40), AfterValidator(_is_moment)]
 """A filter by a time: ``30d`` ago, or an instant. It stays a text, so that queries are equal."""
 
-_LEAST, _MOST = timedelta(minutes=1), timedelta(hours=48)
+_LEAST = timedelta(minutes=1)
 
 
 def _is_recent(since: str) -> str:
-    if not _LEAST <= duration(since) <= _MOST:
-        raise ValueError(f"{since!r} is not between 1m and 48h")
+    if not _LEAST <= duration(since) <= LONGEST:
+        raise ValueError(f"{since!r} is not between 1m and 14d")
     return since
 
 
 Recent = Annotated[
     str,
     AfterValidator(_is_recent),
-    Field(max_length=40, description="Count the past of this long until now: `1m` to `48h`."),
+    Field(max_length=40, description="Count the past of this long until now: `1m` to `14d`."),
 ]
 """How far back figures are counted."""
 

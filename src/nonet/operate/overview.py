@@ -28,9 +28,9 @@ from nonet.rules.findings.refusal import Waiters
 from nonet.rules.findings.situation import Crew, Deaths, Overview, RedisState, Running, Situation
 from nonet.rules.findings.throughput import seconds_to_empty
 from nonet.rules.fingerprints import fingerprint_of, location_of
-from nonet.rules.outcomes import Reason
 from nonet.rules.periodic import EntryStatus
 from nonet.rules.permissions import Action
+from nonet.rules.reasons import Reason
 from nonet.rules.viewing import for_viewer
 from nonet.stores.namespace.events import Event
 from nonet.stores.namespace.figures import Figures
@@ -71,7 +71,7 @@ async def find(
     situation, figures, workers = await look(stores, settings, remember)
     if is_viewer:
         situation = for_viewer(situation)
-    recent = await remember(("throughput",), _SLOW_SECONDS, stores.history.throughput)
+    recent = await remember(("throughput",), _SLOW_SECONDS, stores.counts.throughput)
     alive = [worker for worker in workers if worker.alive]
     began = time.perf_counter()
     at = await stores.broker.now()
@@ -95,6 +95,7 @@ async def find(
         longest=await _longest(stores, alive),
         empty_in_seconds=seconds_to_empty(situation.streams, situation.active, recent.class_rates),
         throughput=recent,
+        submitted=await remember(("submitted",), _SLOW_SECONDS, stores.counts.submitted),
         crews=tuple(situation.crews),
         leader_age=server.leader_silent if leads else None,
         redis=RedisState.of(server.info, round_trip),
@@ -294,7 +295,7 @@ async def _waiters(stores: Stores) -> list[Waiters]:
 
 async def _failing(stores: Stores, deaths: Sequence[Deaths]) -> frozenset[str]:
     """The classes of these deaths of which nothing was done in the last hour."""
-    figures = await stores.history.figures() if deaths else ()
+    figures = await stores.counts.figures() if deaths else ()
     names = {item.task for item in deaths}
     return frozenset(
         item.name

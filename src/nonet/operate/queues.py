@@ -115,7 +115,7 @@ async def get(
 ) -> Stream:
     """Return what one stream holds."""
     name, figures = f"{priority}:{size}", await _figures(stores, remember)
-    recent = await remember(("throughput",), _RATE_SECONDS, stores.history.throughput)
+    recent = await remember(("throughput",), _RATE_SECONDS, stores.counts.throughput)
     active = active_of(figures)
     classes = Counter({task: number for (task, of), number in active.items() if of == name})
     (load,) = (

@@ -62,7 +62,7 @@ async def _letters(stores: Stores) -> Sequence[Any]:
 
 READERS: Mapping[str, Callable[[Stores], Awaitable[Sequence[Any]]]] = {
     "ceilings": lambda stores: stores.ceilings.loads(),
-    "classes": lambda stores: stores.history.figures(),
+    "classes": lambda stores: stores.counts.figures(),
     "configuration": _configuration,
     "demand": _demand,
     "events": _events,

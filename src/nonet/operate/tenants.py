@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from pydantic import Field, field_validator
 
 from nonet.base.durations import duration
-from nonet.base.errors import suggestion
+from nonet.base.errors import NotFoundError, suggestion
 from nonet.operate.lists import Recent, Selection
-from nonet.rules.fairness import MOST_TENANTS
-from nonet.rules.tenants import ORDERS, TenantTable, sorted_by
+from nonet.rules.fairness import MOST_TENANTS, OTHERS
+from nonet.rules.tenants import ORDERS, TenantFigures, TenantTable, sorted_by, tenant_label
 
 if TYPE_CHECKING:
     from nonet.client.live import LiveConfig
@@ -49,13 +49,29 @@ async def find(stores: Stores, live_config: LiveConfig, query: TenantQuery) -> T
     return replace(found, items=sorted_by(found.items, query.sort))
 
 
+async def get(stores: Stores, live_config: LiveConfig, name: str) -> TenantFigures:
+    """Return what one tenant has; empty `name`: the tasks without a tenant.
+
+    Raises:
+        NotFoundError: it has no tasks, and had none in the last hour, or it is one of the others.
+    """
+    table = await tenant_table(stores.tenants, live_config, since=timedelta(hours=1))
+    for item in table.items:
+        if item.name == name:
+            return item
+    raise NotFoundError(
+        f"tenant {tenant_label(name)!r:.100}: none of its tasks is live or started in the last "
+        f"hour, or it is one of {OTHERS}: see task-run tenants"
+    )
+
+
 async def tenant_table(
     store: Tenants, live_config: LiveConfig, *, since: timedelta, most: int = MOST_TENANTS
 ) -> TenantTable:
     """Return the tenants, first those that the published configuration names.
 
     Args:
-        since: count the past from at least so long ago; at most two days.
+        since: count the past from at least so long ago; at most two weeks.
         most: how many tenants to tell apart. The others are added up.
 
     Raises:

@@ -18,8 +18,9 @@ from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.rows import Rows
 from nonet.pipelines.table_keys import key_from_text, text_of_key
 from nonet.rules.letters import NewDeadLetter
-from nonet.rules.outcomes import ErrorSummary, Reason, Settlement
+from nonet.rules.outcomes import ErrorSummary, Settlement
 from nonet.rules.pipelines import row_letter_class, row_letter_id
+from nonet.rules.reasons import Reason
 
 logger = logging.getLogger(__name__)
 

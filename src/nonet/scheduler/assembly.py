@@ -16,6 +16,7 @@ from nonet.scheduler.census import Census
 from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
 from nonet.scheduler.demand import DemandLoop
 from nonet.scheduler.expired import ExpiredTasks
+from nonet.scheduler.figures import FigureHistory
 from nonet.scheduler.pauses import PauseMemory
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
@@ -90,6 +91,7 @@ def _chores(client: Client) -> dict[str, Chore]:
     )
     chores: dict[str, Chore] = {
         "durable tasks": Relay(stores.outbox, settings).tick,
+        "figures": FigureHistory(stores.counts, stores.measures, stores.broker.epoch).tick,
         "expired tasks": expired.tick,
         "demand": demand.tick,
         "old dead letters": Retention(stores.dead_letters, settings.dlq_retention).tick,

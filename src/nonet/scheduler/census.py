@@ -133,8 +133,9 @@ class Census:
 
 
 def _of_streams(figures: Figures) -> Iterator[Sample]:
+    submitted = figures.submitted or {}
     for labels, found in figures.streams.items():
-        yield "nonet_tasks_submitted_total", labels, figures.submitted.get(labels, 0)
+        yield "nonet_tasks_submitted_total", labels, submitted.get(labels, 0)
         yield "nonet_stream_depth", labels, found.depth
         yield "nonet_stream_in_flight", labels, found.in_flight
         yield "nonet_stream_oldest_age_seconds", labels, found.oldest

@@ -29,7 +29,7 @@ from nonet.base.messages.message import (
 )
 from nonet.base.messages.signing import Signer
 from nonet.operate.new_letters import dead_letter, write
-from nonet.rules.outcomes import Reason
+from nonet.rules.reasons import Reason
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery

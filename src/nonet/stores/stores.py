@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.bulks import BulkRecords
     from nonet.stores.namespace.ceilings import Ceilings
     from nonet.stores.namespace.controls import Controls
+    from nonet.stores.namespace.counts import Counts
     from nonet.stores.namespace.demand import Demands
     from nonet.stores.namespace.events import Events
     from nonet.stores.namespace.fairness import Fairness
@@ -170,6 +171,8 @@ class Stores:
     ceilings: cached_property[Ceilings] = _lazily("namespace.ceilings:Ceilings")
     # Pauses.
     controls: cached_property[Controls] = _lazily("namespace.controls:Controls")
+    # What was counted of classes, tenants and streams over time.
+    counts: cached_property[Counts] = _lazily("namespace.counts:Counts")
     # How many workers each size needs.
     demands: cached_property[Demands] = _lazily(
         "namespace.demand:Demands", *_IN_REDIS, "lock_ttl_ms"

@@ -101,7 +101,7 @@ class Server:
         reasons = []
         if not self.is_ready:
             reasons.append("it does not listen yet")
-        reasons += [site.ring.problem for site in self._sites if site.ring.problem]
+        reasons += [site.redis.problem for site in self._sites if site.redis.problem]
         return Report(not reasons, reasons)
 
     def stuck(self) -> Sequence[str]:

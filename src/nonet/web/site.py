@@ -19,6 +19,7 @@ from nonet.base.errors import ConflictError, NonetError, NotFoundError
 from nonet.client.client import Client
 from nonet.client.explaining import explain_by_facts
 from nonet.config.web_settings import WebSettings
+from nonet.daemon.contact import Reached
 from nonet.operate.audited import Audited, P, R
 from nonet.operate.events import by_another
 from nonet.rules.findings.explanation import Explanation, Facts, explain
@@ -32,7 +33,6 @@ from nonet.web.auditing import Auditor
 from nonet.web.bulks import Bulks
 from nonet.web.measured import Requests
 from nonet.web.namespaces import BELOW, root_of
-from nonet.web.ring import HOUR, MINUTES_SECONDS, LastHour, Ring
 from nonet.web.shared import Shared
 
 # What another operator did so lately is told after an action that succeeded, and after one that did
@@ -55,7 +55,7 @@ class Site:
         shared: reads that all viewers share.
         requests: what was requested of all sites.
         bulks: changes that go on after their request.
-        ring: samples of the last hour.
+        redis: whether Redis answers.
         audit: who did what.
     """
 
@@ -66,12 +66,12 @@ class Site:
     shared: Shared = field(default_factory=Shared)
     requests: Requests = field(default_factory=Requests)
     bulks: Bulks = field(init=False)
-    ring: Ring = field(init=False)
+    redis: Reached = field(init=False)
     audit: Auditor = field(init=False)
 
     def __post_init__(self) -> None:
         self.bulks = Bulks(lambda: self.nonet.stores.bulks)
-        self.ring = Ring(lambda: self.nonet.stores)
+        self.redis = Reached("Redis", self._look)
         self.audit = Auditor(self.nonet, self.settings.audit_retention)
 
     @property
@@ -103,24 +103,24 @@ class Site:
         root = base if own == first else base.removesuffix(f"{BELOW}{own}")
         return [(name, root_of(root, "" if name == first else name)) for name in self.namespaces]
 
-    async def last_hour(self) -> LastHour:
-        """Return the last hour; what Redis keeps of it is read once in half a minute.
-
-        Raises:
-            ServerUnreachableError: Redis does not answer.
-        """
-        read = partial(self.nonet.stores.history.minutes, since=HOUR)
-        return self.ring.last_hour(await self.shared.read(("hour",), MINUTES_SECONDS, read))
-
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Sample the namespace during this block."""
-        sampling = asyncio.create_task(self.ring.run(), name="samples")
+        """Probe Redis during this block."""
+        probing = asyncio.create_task(self._probe(), name="probe of Redis")
         try:
             yield
         finally:
-            sampling.cancel()
-            await asyncio.wait({sampling})
+            probing.cancel()
+            await asyncio.wait({probing})
+
+    async def _probe(self) -> None:
+        while True:
+            seconds = await self.redis.look()
+            await asyncio.sleep(seconds)
+
+    async def _look(self) -> None:
+        # Tasks that are submitted are counted while a dashboard could show it, as for metrics.
+        await self.stores.measures.figures(count_accepted=True)
 
     async def read(
         self, source: Callable[P, Awaitable[R]], *args: P.args, **options: P.kwargs

@@ -55,6 +55,7 @@ logger = logging.getLogger(__name__)
 # How long after the hard timeout of a task that blocks the loop this process ends. Code that obeys
 # its cancellation has rolled back by then.
 _STUCK_SECONDS = 1.5
+_ENDED = (End.DEAD, End.CANCELLED, End.EXPIRED)
 # How many of the classes that this worker leaves to others it reports.
 _MOST_FOREIGN = 1000
 _UNKNOWN = "; name its module in NONET_TASKS here, or install its package"
@@ -399,7 +400,9 @@ class Runner:
                 self._leftovers.keep_locks(attempt, attempt.locks_kept_at)
             crashed = settlement.crashed or settlement.end is End.CRASH
             counted = EXPECTED if end is End.DEAD and settlement.is_expected else end
-            self.tally.finished(attempt, counted, conclusion.usage, crashed=crashed)
+            reason = settlement.reason if end in _ENDED else ""
+            usage = conclusion.usage
+            self.tally.finished(attempt, counted, usage, reason=reason, crashed=crashed)
             if end is End.DEAD and settlement.keep:
                 await self._bury(attempt, conclusion)
         except Exception:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nonet.base.messages.message import Usage
-from nonet.rules.vectors import vector
+from nonet.rules.vectors import end_counts, vector
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Counted
 from nonet.telemetry.metrics import ROUND_TRIPS, UNKNOWN, Histogram, Sample
@@ -17,9 +17,6 @@ from nonet.worker.tenant_tally import TenantTally
 EXPECTED = "expected"
 # The values of the label ``outcome``: what `Settler.settle` returns, and `EXPECTED`.
 OUTCOMES = ("done", "retry", "crash", "dead", EXPECTED, "cancelled", "expired", "back", "lost")
-# The outcomes that `nonet.rules.vectors.COUNTS` count.
-_ENDED = ("done", "dead", EXPECTED, "cancelled", "expired")
-_KINDS = (_ENDED, ("dead", "expired"), ("retry", "crash"), (EXPECTED,))
 # After `_EXACT` attempts of a class since the last call of `figures`, the times of one in `_SHARE`
 # are measured, and count as often: enough for percentiles, and it takes a third of the time.
 _EXACT, _SHARE = 1000, 8
@@ -41,6 +38,7 @@ class _Counts:
         self.ended = 0
         self.exact = _EXACT
         self.finished: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
+        self.reasons: Counter[str] = Counter()
         self.crashed = 0
         self.wait = Histogram()
         self.lock_wait = Histogram()
@@ -73,11 +71,11 @@ class Tally:
         self.vetoes: Counter[str] = Counter(dict.fromkeys(VETOES, 0))
         self.blocked: Counter[str] = Counter(dict.fromkeys(labels, 0))
         self.round_trips = Histogram(ROUND_TRIPS)
-        self.tenants = TenantTally(_KINDS, named)
+        self.tenants = TenantTally(named)
         self._names = frozenset(names)
         self._counts: dict[tuple[str, str, str], _Counts] = {}
-        # What `figures` has returned so far, by class.
-        self._reported: dict[str, Counter[int]] = {}
+        # What `figures` has returned so far, by class and by stream.
+        self._reported: tuple[dict[str, Counter[int]], ...] = ({}, {})
         for label in labels:
             self._of(label, size, "")
 
@@ -104,12 +102,19 @@ class Tally:
             counts.lock_wait.observe(delivery.waited / 1e6)
 
     def finished(
-        self, attempt: Attempt, outcome: str, usage: Usage | None = None, *, crashed: bool = False
+        self,
+        attempt: Attempt,
+        outcome: str,
+        usage: Usage | None = None,
+        *,
+        reason: str = "",
+        crashed: bool = False,
     ) -> None:
         """Count the end of an attempt. Further calls for the same attempt change nothing.
 
         Args:
             outcome: one of `OUTCOMES`.
+            reason: why its task ended, unless it is done; a `Reason`. Empty: it has not ended.
             crashed: whether its process died.
         """
         counts = attempt.tallied
@@ -118,8 +123,10 @@ class Tally:
         attempt.tallied = None
         counts.finished[outcome] = counts.finished.get(outcome, 0) + 1
         counts.crashed += crashed
+        if reason:
+            counts.reasons[reason] += 1
         if attempt.delivery.tenant is not None:
-            self.tenants.finished(attempt.delivery.tenant, outcome)
+            self.tenants.finished(attempt.delivery.tenant, outcome, reason)
         if usage is None or usage.wall is None:
             return
         counts.ended = number = counts.ended + 1
@@ -135,19 +142,14 @@ class Tally:
     def figures(self) -> Counted:
         """Return what was counted since the last call. One thread calls this."""
         by_task: dict[str, list[_Counts]] = {}
+        by_stream: dict[str, list[_Counts]] = {}
         for counts in list(self._counts.values()):
             by_task.setdefault(counts.task, []).append(counts)
+            if counts.stream:  # a front stream counts as its main stream
+                by_stream.setdefault(counts.stream.partition(":")[2], []).append(counts)
             counts.exact = counts.started + _EXACT
-        found = {}
-        for task, those in by_task.items():
-            ends = [sum(each.finished[end] for each in those for end in kind) for kind in _KINDS]
-            waits = _sum(each.wait for each in those)
-            runs = _sum(each.run for each in those)
-            reported = self._reported.setdefault(task, Counter())
-            if more := vector(ends, waits.counts, runs.counts, reported):
-                reported.update(more)
-                found[task] = more
-        return Counted(found, *self.tenants.figures())
+        classes, streams = map(_new, (by_task, by_stream), self._reported)
+        return Counted(classes, *self.tenants.figures(), streams)
 
     def samples(self) -> Iterator[Sample]:
         """Yield all counts as samples of metrics."""
@@ -200,6 +202,25 @@ class Tally:
     def _of(self, name: str, size: str, stream: str) -> _Counts:
         task = self.label(name)
         return self._counts.setdefault((task, size, stream), _Counts(task, size, stream))
+
+
+def _new(
+    counted: Mapping[str, list[_Counts]], reported: dict[str, Counter[int]]
+) -> dict[str, dict[int, int]]:
+    """Return the vectors of what was counted and not yet reported, by name."""
+    found = {}
+    for name, those in counted.items():
+        reasons = sum((each.reasons for each in those), Counter[str]())
+        kinds = ("done", "retry", "crash")
+        done, *retried = (sum(each.finished[kind] for each in those) for kind in kinds)
+        waits = _sum(each.wait for each in those)
+        runs = _sum(each.run for each in those)
+        before = reported.setdefault(name, Counter())
+        ends = end_counts(done, reasons, sum(retried))
+        if more := vector(ends, waits.counts, runs.counts, before):
+            before.update(more)
+            found[name] = more
+    return found
 
 
 def _sum(those: Iterable[Histogram]) -> Histogram:

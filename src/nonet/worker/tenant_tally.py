@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from nonet.base.streams import Size
 from nonet.rules.fairness import fold, order
-from nonet.rules.vectors import merged, started_in, vector
+from nonet.rules.vectors import end_counts, merged, started_in, vector
 from nonet.telemetry.metrics import Histogram
 
 _SIZES = tuple(Size)
@@ -24,12 +24,15 @@ class _Counts:
         self.running = 0
         self.started = dict.fromkeys(_SIZES, 0)
         self.finished: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
         self.wait = Histogram()
         self.reported: Counter[int] = Counter()
 
-    def new(self, kinds: Collection[Collection[str]]) -> dict[int, int]:
+    def new(self) -> dict[int, int]:
         """Return the vector of what was counted since the last call."""
-        ends = [sum(self.finished[end] for end in kind) for kind in kinds]
+        finished = self.finished
+        retried = finished["retry"] + finished["crash"]
+        ends = end_counts(finished["done"], self.reasons, retried)
         more = vector(ends, self.wait.counts, [], self.reported, (*self.started.values(),))
         self.reported.update(more)
         return more
@@ -41,14 +44,10 @@ class TenantTally:
     A tenant is forgotten when it has had no attempt between two reports, as there may be very many.
 
     Args:
-        kinds: the outcomes that each of `nonet.rules.vectors.COUNTS` counts.
         named: returns the tenants that the configuration names.
     """
 
-    def __init__(
-        self, kinds: Collection[Collection[str]], named: Callable[[], Collection[str]]
-    ) -> None:
-        self._kinds = kinds
+    def __init__(self, named: Callable[[], Collection[str]]) -> None:
         self._named = named
         self._counts: dict[str, _Counts] = {}
 
@@ -63,13 +62,15 @@ class TenantTally:
         counts.started[size] += 1
         counts.wait.observe(waited)
 
-    def finished(self, tenant: str, outcome: str) -> None:
-        """Count the end of an attempt that was counted when it started."""
+    def finished(self, tenant: str, outcome: str, reason: str) -> None:
+        """Count the end of an attempt that was counted when it started; see `Tally.finished`."""
         counts = self._counts.get(tenant)
         if counts is None:  # `figures` forgot the tenant in the moment in which the attempt began
             return
         counts.running -= 1
         counts.finished[outcome] += 1
+        if reason:
+            counts.reasons[reason] += 1
 
     def running(self) -> dict[str, int]:
         """Return how many attempts run, by tenant."""
@@ -89,7 +90,7 @@ class TenantTally:
         """
         found: dict[str, Mapping[int, int]] = {}
         for name, counts in list(self._counts.items()):
-            more = counts.new(self._kinds)
+            more = counts.new()
             if more:
                 found[name] = more
             elif not counts.running:

@@ -3,87 +3,18 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from redis import exceptions
-from stores.beats import Reports
 
-from nonet.base.errors import ServerUnreachableError
-from nonet.rules.figures import RESOLUTIONS
-from nonet.stores.connection.redis import script
 from nonet.stores.namespace import figures
 from nonet.stores.namespace.figures import Measures
-from nonet.stores.namespace.history import History
 from nonet.stores.queue.broker import Broker
-from nonet.stores.queue.leases import Counted
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.queue.workflows import NewWorkflow, Workflows
 
 LOCK = "M|lock:mutex:job:7|30000|||"
 LATER = 4 * 10**15
-
-
-@pytest.fixture
-def history(broker: Broker) -> History:
-    return History(broker.client, "test")
-
-
-async def test_reports_of_workers_add_up(
-    broker: Broker, reports: Reports, history: History
-) -> None:
-    """By minutes and by ten minutes; each slot expires."""
-    more = {"m:A": {0: 1, 1: 1, 25: 1}, "m:B": {2: 70_000}}
-    reports.add(Counted({"m:A": {0: 300, 4: 300}}), Counted(more))
-    for since in (timedelta(minutes=30), timedelta(hours=5)):
-        one, other = await history.figures(since=since)
-        assert (one.name, one.total.ended, one.total.failed) == ("m:A", 301, 1)
-        assert one.total.wait.p50 == pytest.approx(0.0005) and one.total.run.p50 is not None
-        assert (other.name, other.total.retried, other.total.wait.p50) == ("m:B", 70_000, None)
-        assert sum(item.figures.ended for item in one.series) == 301
-        (found,) = await history.figures(since=since, task="B")
-        assert found.total == other.total
-    assert reports.offset == 0.0
-    left = [await broker.client.ttl(key) for key in await broker.client.keys("{test}:figures:*")]
-    assert len(left) == 3 and all(0 < seconds <= 173_400 for seconds in left)
-
-
-async def test_a_report_counts_once(
-    reports: Reports, history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A beat whose reply was lost sends it again; what was counted meanwhile comes after it."""
-    client, lost = reports.leases._client, iter([True])
-    client.script_load(script("add_figures")[0])
-    run = client.evalsha
-
-    def deaf(*args: Any) -> Any:
-        answer = run(*args)
-        if next(lost, False):
-            raise exceptions.ConnectionError("the reply was lost")
-        return answer
-
-    monkeypatch.setattr(client, "evalsha", deaf)
-    with pytest.raises(ServerUnreachableError):
-        reports.add(Counted({"m:A": {0: 5}}))
-    reports.add(Counted({"m:A": {0: 2}}))
-    (found,) = await history.figures()
-    assert found.total.ended == 7
-
-
-async def test_classes_are_bounded(reports: Reports, history: History) -> None:
-    """Beyond 200 in a slot they share one name."""
-    many = {f"m:C{n}": {0: 1} for n in range(250)}
-    reports.add(Counted(many), Counted({"m:C1": {0: 1}, "m:New": {0: 1}}))
-    found = {item.name: item.total.ended for item in await history.figures()}
-    assert len(found) == 201
-    assert (found["m:C1"], found["others"]) == (2, 51)
-
-
-def test_lua_and_python_agree_on_the_slots() -> None:
-    """Their lengths, and how long they are kept."""
-    pairs = ", ".join(f"{{{slot}, {kept}}}" for slot, kept in RESOLUTIONS)
-    assert f"RESOLUTIONS = {{{pairs}}}" in script("add_figures")[0]
 
 
 def task(id: str, locks: str = "", **fields: Any) -> Submission:

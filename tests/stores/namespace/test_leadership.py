@@ -11,12 +11,14 @@ from nonet.rules.limits import Limit, LimitAddress
 from nonet.stores.connection.epoch import EpochSeen
 from nonet.stores.namespace.ceilings import Ceilings
 from nonet.stores.namespace.controls import Controls
+from nonet.stores.namespace.counts import Counts
 from nonet.stores.namespace.demand import Demands
 from nonet.stores.namespace.fairness import Fairness
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.limits import Limits
 from nonet.stores.namespace.periodic import Change, Periodic
 from nonet.stores.namespace.publication import Publication
+from nonet.stores.namespace.slots import Kind
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 
@@ -52,6 +54,7 @@ async def test_a_deposed_leader_is_refused(
         "advance": await periodic.pass_over(term, "e", at, 1, None) == "DEPOSED",
         "expired": await broker.expired(term, 10) is None,
         "fire": await periodic.fire(term, "e", at, item) == "DEPOSED",
+        "fold": await Counts(client, "test").fold(term, Kind.CLASS, {}, "") is None,
         "forget_hooks": await leadership.forget_hooks(term, []) is None,
         "forget_workers": await broker.forget_workers(term) is None,
         "hook_ended": not await leadership.hook_ended(term, since, "hook", "a"),

@@ -60,6 +60,8 @@ DETAILS = (
     "/submit?task=mailer:SendInvoice",
     "/submit?again=invoice-7",
     "/schedules/edit?task=mailer:SendInvoice",
+    "/classes/mailer:SendInvoice?since=14d",
+    "/tenants/acme",
 )
 
 

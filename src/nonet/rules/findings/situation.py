@@ -199,8 +199,9 @@ class Overview:
         empty_in_seconds: estimate until the queued tasks of a stream have started; a stream is
             missing if there is no estimate.
         throughput: what workers ended in the last minutes.
-        submitted: tasks a second that were submitted lately; None: unknown. Only a process that
-            watches the namespace, such as ``task-web``, knows it.
+        submitted: tasks a second that were submitted lately; None: unknown. They are counted while
+            there is a ``task-web``, or something scrapes the metrics of a scheduler, and noted by
+            the scheduler that leads.
         workers: live ones by size; `slots` is how many tasks they run at a time.
         queued, running, waiting, delayed, dying: how many tasks are in each state.
         crews: the live workers of each size.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nonet.base.messages.message import ErrorDocument, Usage
-from nonet.rules.outcomes import Reason
+from nonet.rules.reasons import Reason
 from nonet.rules.spans import Run, Span, last_run, spans
 from nonet.tasks.handles import TaskStatus
 

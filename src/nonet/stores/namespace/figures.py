@@ -44,7 +44,8 @@ class Figures:
 
     Attributes:
         streams: by priority and size.
-        submitted: tasks accepted since metrics were first read, by priority and size.
+        submitted: tasks accepted since they were first counted, by priority and size; None: nothing
+            counts them now.
         active: tasks that have not ended, by class name, priority and size.
         delayed: tasks that wait for their due time.
         overdue: entries of the delayed set whose time passed more than a second ago.
@@ -67,7 +68,7 @@ class Figures:
     """
 
     streams: Mapping[tuple[str, str], StreamFigures]
-    submitted: Mapping[tuple[str, str], int]
+    submitted: Mapping[tuple[str, str], int] | None
     active: Mapping[tuple[str, str, str], int]
     delayed: int
     overdue: int
@@ -205,7 +206,7 @@ def _figures(answer: Sequence[Any]) -> Figures:
     """Parse the answer of the script ``measure``."""
     now, streams, (size, overdue, *states, is_estimate, blocked), *hashes = answer[:9]
     waiting, dying, woken, buried = states
-    workers, term, paused, quarantined, workflows = answer[9:]
+    workers, term, paused, quarantined, workflows, counts_submitted = answer[9:]
     epoch, leader, config, counters, active, desired = map(_texts, hashes)
     counts = _numbers("counters", counters)
     leads = leader["owner"] and _number("leader", "expiry", leader["expiry"]) > int(now)
@@ -218,7 +219,9 @@ def _figures(answer: Sequence[Any]) -> Figures:
             _split(name.removeprefix(_SUBMITTED)): number
             for name, number in counts.items()
             if name.startswith(_SUBMITTED)
-        },
+        }
+        if counts_submitted
+        else None,
         active=_by_class(_numbers("active", active)),
         delayed=max(0, size - waiting - dying - woken - blocked),
         overdue=overdue,

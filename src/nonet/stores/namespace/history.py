@@ -15,13 +15,9 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from nonet.base.messages.encryption import NO_KEYS, Cipher
-from nonet.rules.figures import ClassFigures, SlotFigures, class_figures, figures_of
-from nonet.rules.findings.throughput import Throughput, throughput_of
-from nonet.rules.vectors import merged
 from nonet.stores.connection.clock import correction, instant, logical_now
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.connection.unreadable import readable
-from nonet.stores.namespace.slots import Slots, read_slots
 from nonet.stores.queue.places import TaskFilter
 from nonet.stores.queue.workers import worker_names
 from nonet.tasks.handles import EndedTask, TaskStatus
@@ -289,52 +285,6 @@ class History(RedisStore):
             if len(page) < size:
                 return None
             last, newer, size = last - len(page), page[:_SHORT_LINES], _PAGES[name]
-
-    async def figures(
-        self, *, since: timedelta = timedelta(hours=1), task: str | None = None
-    ) -> list[ClassFigures]:
-        """Return the figures of each class that has some, by name.
-
-        They are kept by minutes for two hours, and by ten minutes for two days. Workers report
-        counts with each beat; tasks that ended without a worker are not counted.
-
-        Args:
-            since: how far to look back; at most two days.
-            task: only this class, by its full or bare name.
-
-        Raises:
-            ServerUnreachableError: Redis does not answer.
-        """
-        found = await self._slots(since)
-        return [
-            class_figures(name, slots, found.first, found.now, found.seconds)
-            for name, slots in sorted(found.vectors.items())
-            if task in (None, name, name.rpartition(":")[2])
-        ]
-
-    async def throughput(self, *, since: timedelta = timedelta(minutes=2)) -> Throughput:
-        """Return how many tasks of all classes ended a second lately.
-
-        Raises:
-            ServerUnreachableError: Redis does not answer.
-        """
-        found = await self._slots(since)
-        return throughput_of(found.vectors, found.first, found.now)
-
-    async def minutes(self, *, since: timedelta) -> list[SlotFigures]:
-        """Return the figures of all classes together, for each slot that has some, oldest first.
-
-        Raises:
-            ServerUnreachableError: Redis does not answer.
-        """
-        slots: dict[datetime, list[dict[int, int]]] = {}
-        for of_class in (await self._slots(since)).vectors.values():
-            for at, vector in of_class.items():
-                slots.setdefault(at, []).append(vector)
-        return [SlotFigures(at, figures_of(merged(slots[at]))) for at in sorted(slots)]
-
-    async def _slots(self, since: timedelta) -> Slots:
-        return await read_slots(self._client, self._prefix, "figures", since)
 
     async def _newest(
         self, lists: Sequence[str], set_by: timedelta, after: Positions

@@ -9,7 +9,7 @@ from datetime import timedelta
 from nonet.rules.findings.refusal import Refusal
 from nonet.rules.limit_changes import SHOWN, override_of
 from nonet.stores.connection.redis import AsyncRedis
-from nonet.stores.namespace.history import History
+from nonet.stores.namespace.counts import Counts
 from nonet.stores.namespace.limits import Limits
 from nonet.stores.namespace.lock_board import LockBoard
 from nonet.tasks.locks import KINDS
@@ -43,8 +43,10 @@ async def _with_usual_times(
     holders = [holder for item in refusals for holder in item.holders]
     if not any(holder.is_live and holder.held_seconds for holder in holders):
         return refusals
-    figures = await History(client, namespace).figures(since=_LATELY)
-    usual = {item.name: item.total.run.p99 for item in figures}
+    counts, usual = Counts(client, namespace), dict[str, float | None]()
+    for name in {holder.task for holder in holders if holder.task}:
+        for item in await counts.figures(since=_LATELY, name=name):
+            usual[item.name] = item.total.run.p99
     return [
         replace(
             item,

@@ -13,13 +13,12 @@ from nonet.rules.vectors import merged, started_in
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import RedisStore
 from nonet.stores.connection.unreadable import readable_hash, whole
-from nonet.stores.namespace.slots import Slots, read_slots, vectors_of
+from nonet.stores.namespace.slots import Kind, Slots, read_slots, vectors_of
 from nonet.stores.queue.records import read_records
 from nonet.stores.queue.workers import reported
 
 SHARE_TIME = timedelta(minutes=5)
 """The period in which starts are compared with fair shares: whole minutes, and the current one."""
-_KEY = "figures:tenants"
 _PAGE = 1000  # tenants that one command reads
 _KINDS = ("tasks", "woken")
 
@@ -42,7 +41,7 @@ class Tenants(RedisStore):
         Args:
             by: what identifies a tenant.
             named: the tenants that the configuration names: they come first.
-            since: how far to look back; at most two days.
+            since: how far to look back; at most two weeks.
             most: how many tenants to list separately; the others are summed.
 
         Raises:
@@ -89,7 +88,7 @@ class Tenants(RedisStore):
         return vectors_of("figures:tenants:total", found)
 
     async def _slots(self, since: timedelta) -> Slots:
-        return await read_slots(self._client, self._prefix, _KEY, since)
+        return await read_slots(self._client, self._prefix, Kind.TENANT, since)
 
     async def live(self) -> Counter[str]:
         """Return how many tasks of each tenant have not ended; "": tasks without a tenant."""

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
-from msgspec import Struct, field, msgpack
+from msgspec import Struct, field
 
 from nonet.base.keys import prefix
+from nonet.rules.vectors import packed
 from nonet.stores.connection.epoch import EpochSeen
 from nonet.stores.connection.redis import connect_sync, run_sync
 
@@ -59,11 +60,13 @@ class Counted(Struct, frozen=True):
         classes: by name.
         tenants: by name; first those that the configuration names, then by their tasks.
         named: how many of these the configuration names.
+        streams: by name.
     """
 
     classes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     tenants: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     named: int = 0
+    streams: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 class Leases:
@@ -168,16 +171,14 @@ class Leases:
         """
         if not self._unanswered:
             counted = self._count()
-            rows = (*counted.classes.items(), *counted.tenants.items())
+            parts = counted.classes, counted.tenants, counted.streams
+            rows = [row for part in parts for row in part.items()]
             if not rows:
                 return ()
             self._report += 1
-            packed = (
-                (name, msgpack.encode([part for pair in row.items() for part in pair]))
-                for name, row in rows
-            )
-            pairs = (part for row in packed for part in row)
-            self._unanswered = (len(counted.classes), counted.named, *pairs)
+            pairs = (part for name, row in rows for part in (name, packed(row)))
+            numbers = len(counted.classes), len(counted.tenants), counted.named
+            self._unanswered = (*numbers, *pairs)
         return (self._head[0], self._report, *self._unanswered)
 
     def close(self) -> None:

@@ -6,7 +6,8 @@
 --       delayed set, those overdue, waiting, dying, with a reservation, dying tasks in streams, 1 if the three numbers
 --       before are estimates, steps of workflows that wait for others}, {n × field, value} of epoch, leader, config,
 --       counters, active and desired, {registered workers …}, last term or '', number of pauses, entries of the
---       quarantine, {n × (state of workflows that are kept until they are resumed, or have not ended; their number)}}
+--       quarantine, {n × (state of workflows that are kept until they are resumed, or have not ended; their number)},
+--       1 if accepted tasks are counted else 0}
 -- @include base unread listed
 local ahead, looks = tonumber(ARGV[1]), tonumber(ARGV[2])
 local OVERDUE = 1000000
@@ -89,5 +90,5 @@ return {
   redis.call('HGETALL', P .. 'active'), redis.call('HGETALL', P .. 'desired'),
   redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf'),
   redis.call('GET', P .. 'term') or '', redis.call('HLEN', P .. 'paused'), redis.call('XLEN', P .. 'quarantine'),
-  workflows,
+  workflows, marks[5] and 1 or 0,
 }

@@ -15,6 +15,7 @@ from nonet.operate.configuration import OptionView
 from nonet.operate.lists import Page
 from nonet.rules.findings import remedies
 from nonet.web.rendering import render
+from nonet.web.resources.figures import SPANS, Charted, charts
 from nonet.web.routing import resource
 from nonet.web.site import SiteOf, Viewer
 
@@ -40,7 +41,9 @@ async def show_classes(
 
 
 @pages.get("/classes/{name}", name="task_class")
-async def show_class(request: Request, site: SiteOf, who: Viewer, name: str) -> Response:
+async def show_class(
+    request: Request, site: SiteOf, who: Viewer, name: str, query: Charted
+) -> Response:
     """Show one class."""
     nonet = site.nonet
     found = await classes.get(nonet.stores, nonet.registry, name, site.shared.read)
@@ -57,6 +60,8 @@ async def show_class(request: Request, site: SiteOf, who: Viewer, name: str) -> 
         request,
         "class.html",
         found=found,
+        history=await charts(site, query, "class", name),
+        spans=SPANS,
         options=options,
         problem=problem,
         submitting=remedies.of_task("submit", name),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, NamedTuple
@@ -23,7 +22,7 @@ from nonet.rules.page_paths import page_of
 from nonet.rules.pauses import Pause, of_task
 from nonet.rules.permissions import Principal
 from nonet.web.rendering import back, path_of, render
-from nonet.web.ring import LastHour
+from nonet.web.resources.figures import SPANS, Charted, charts
 from nonet.web.routing import Body, FormText, Text, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
 
@@ -33,7 +32,6 @@ _LETTERS_SECONDS = 30.0
 _SQL_SECONDS = 5.0
 # Shades of the heat map by the age of the oldest queued task, in seconds.
 _SHADES = (10, 60, 600)
-_TABLE_MINUTES = 10
 _MOST_HOURS = 24 * 90
 
 Noter = Annotated[Principal, may(overview.see)]
@@ -79,14 +77,8 @@ async def see(body: SeenFinding, site: SiteOf, who: Noter) -> Finding:
     return await _see(site, who, body.kind, body.what, timedelta(seconds=body.seconds))
 
 
-@api.get("/overview/hour")
-async def last_hour(site: SiteOf, who: Viewer) -> LastHour:
-    """Return the last hour: samples of this process, and what workers ended by minutes."""
-    return await site.last_hour()
-
-
 @pages.get("/", name="overview")
-async def show_overview(request: Request, site: SiteOf, who: Viewer) -> Response:
+async def show_overview(request: Request, site: SiteOf, who: Viewer, query: Charted) -> Response:
     """Show the overview."""
     found = await _find(site, who)
     pauses = await site.read(site.stores.controls.load)
@@ -101,8 +93,8 @@ async def show_overview(request: Request, site: SiteOf, who: Viewer) -> Response
         links=[_links(site, item) for item in found.findings],
         button_of=button_of,
         letters=await _letters(site) if found.sql in ("", "current", "ahead") else None,
-        hour=await site.last_hour(),
-        table_minutes=_TABLE_MINUTES,
+        history=await charts(site, query, "all"),
+        spans=SPANS,
         tenants_by=live.tenants_by if live.named_tenants else "",
     )
 
@@ -150,8 +142,7 @@ async def _find(site: Site, who: Principal) -> Overview:
     read = partial(
         overview.find, nonet.stores, nonet.settings, is_viewer=is_viewer, remember=site.shared.read
     )
-    found = await site.shared.read(("overview", is_viewer), 2.0, read)
-    return replace(found, submitted=site.ring.submitted)
+    return await site.shared.read(("overview", is_viewer), 2.0, read)
 
 
 async def _letters(site: Site) -> int | None:

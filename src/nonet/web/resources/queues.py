@@ -11,6 +11,7 @@ from nonet.operate.queues import Queues, Stream
 from nonet.operate.workers import WorkerQuery
 from nonet.rules.pauses import of_task
 from nonet.web.rendering import render
+from nonet.web.resources.figures import SPANS, Charted, charts
 from nonet.web.routing import resource
 from nonet.web.site import SiteOf, Viewer
 
@@ -31,7 +32,7 @@ async def get_queue(site: SiteOf, who: Viewer, priority: Priority, size: Size) -
 
 @pages.get("/streams/{priority}/{size}", name="stream")
 async def show_stream(
-    request: Request, site: SiteOf, who: Viewer, priority: Priority, size: Size
+    request: Request, site: SiteOf, who: Viewer, priority: Priority, size: Size, query: Charted
 ) -> Response:
     """Show a stream."""
     stores, shared, name = site.stores, site.shared.read, f"{priority}:{size}"
@@ -41,6 +42,8 @@ async def show_stream(
         request,
         "stream.html",
         stream=await site.read(queues.get, stores, priority, size, shared),
+        history=await charts(site, query, "stream", name),
+        spans=SPANS,
         pause=of_task(pauses, name, ""),
         is_paused=any(item.what == f"stream:{name}" for item in pauses),
         crew=[item for item in crew.items if item.alive],

@@ -9,8 +9,10 @@ from fastapi.responses import Response
 
 from nonet.operate import tenants
 from nonet.operate.tenants import TenantQuery
+from nonet.rules.fairness import NOBODY
 from nonet.rules.tenants import ORDERS, TenantTable
 from nonet.web.rendering import render
+from nonet.web.resources.figures import SPANS, Charted, charts
 from nonet.web.routing import resource
 from nonet.web.site import Site, SiteOf, Viewer
 
@@ -18,7 +20,7 @@ api, pages = resource("tenants"), APIRouter(include_in_schema=False)
 
 Listed = Annotated[TenantQuery, Query()]
 
-_SPANS = {"5m": "5 minutes", "1h": "hour", "1d": "day", "2d": "2 days"}
+_RECENT = {"5m": "5 minutes", "1h": "hour", "1d": "day", "14d": "14 days"}
 
 
 @api.get("/tenants")
@@ -34,7 +36,19 @@ async def list_tenants(site: SiteOf, who: Viewer, query: Listed) -> TenantTable:
 async def show_tenants(request: Request, site: SiteOf, who: Viewer, query: Listed) -> Response:
     """List the tenants."""
     found = await _find(site, query)
-    return render(request, "tenants.html", found=found, query=query, orders=ORDERS, spans=_SPANS)
+    return render(request, "tenants.html", found=found, query=query, orders=ORDERS, spans=_RECENT)
+
+
+@pages.get("/tenants/{name:path}", name="tenant")
+async def show_tenant(
+    request: Request, site: SiteOf, who: Viewer, name: str, query: Charted
+) -> Response:
+    """Show one tenant."""
+    found = await site.read(
+        tenants.get, site.stores, site.client.live_config, "" if name == NOBODY else name
+    )
+    history = await charts(site, query, "tenant", name)
+    return render(request, "tenant.html", found=found, history=history, spans=SPANS)
 
 
 async def _find(site: Site, query: TenantQuery) -> TenantTable:

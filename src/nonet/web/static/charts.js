@@ -1,86 +1,108 @@
-// Draws the charts of the last hour. Each figure has its series in its legend: a class gives the
-// colour, and data-series names what the line shows.
+// Draws figures over time. Each figure has its lines in its legend: a class gives the colour, and
+// data-series names what the line shows.
 "use strict";
 {
-  const READ_MS = 10000;
-  const figures = [...document.querySelectorAll("figure[data-chart]")];
+  const READ_MS = 20000;
+  const HOUR = 3600;
+  const history = document.querySelector("[data-figures]");
+  const figures = history ? [...history.querySelectorAll("figure[data-chart]")] : [];
   const plots = new Map();
-  let hour = null;
+  let found = null;
   let readAt = 0;
 
   const seconds = (text) => Date.parse(text) / 1000;
+  const now = () => Date.now() / 1000;
   const duration = (value) => {
     if (value < 1) return `${Math.round(value * 1000)} ms`;
     if (value < 120) return `${+value.toPrecision(3)} s`;
     return value < 7200 ? `${Math.round(value / 60)} min` : `${Math.round(value / 3600)} h`;
   };
-  const count = (value) => (value >= 1e6 ? `${value / 1e6} M` : value >= 1e4 ? `${value / 1e3} k` : `${value}`);
-
-  // The columns of a chart: times, and a function for each series.
-  const sources = {
-    load: () => [hour.samples.map((one) => seconds(one.at)), (name) => hour.samples.map((one) => one[name])],
-    rates: () => [hour.minutes.map((one) => seconds(one.at)), (name) => hour.minutes.map(rate(name))],
-    times: () => [
-      hour.minutes.map((one) => seconds(one.at)),
-      (name) => hour.minutes.map((one) => one.figures[name].p95),
-    ],
+  const count = (value) => {
+    if (value >= 1e4) return value >= 1e6 ? `${+(value / 1e6).toPrecision(3)} M` : `${+(value / 1e3).toPrecision(3)} k`;
+    return `${+value.toPrecision(3)}`;
   };
-  // Workers report by minutes; the minute that has not ended counts as far as it has come.
-  const rate = (name) => (one) => {
-    const begin = seconds(one.at);
-    if (name !== "submitted") {
-      return one.figures[name] / Math.min(60, Math.max(5, Date.now() / 1000 - begin));
-    }
-    const inside = hour.samples.filter((each) => seconds(each.at) >= begin && seconds(each.at) < begin + 60);
-    const known = inside.map((each) => each.submitted).filter((each) => each !== null);
-    return known.length ? known.reduce((sum, each) => sum + each, 0) / known.length : null;
+
+  // What a line shows of a slot. An hour that has not ended counts as far as it has come.
+  const value = (chart, name, at, slot) => {
+    if (name === "submitted") return slot?.load?.submitted_per_minute ?? null;
+    if (name === "oldest") return slot?.load?.oldest_seconds ?? null;
+    if (chart === "load") return slot?.load?.[name] ?? null;
+    if (chart === "times") return slot?.figures[name].p95 ?? null;
+    const passed = Math.min(found.slot_seconds, Math.max(5, now() - at));
+    return (slot ? slot.figures[name] : 0) * 60 / passed;
+  };
+
+  // Times, and a column for each line. Nothing was counted in the slots that are missing.
+  const columns = (chart, names) => {
+    const slots = new Map(found.series.map((slot) => [Math.round(seconds(slot.at)), slot]));
+    const times = [];
+    const [some] = slots.keys();
+    const size = found.slot_seconds;
+    const first = some === undefined ? seconds(found.since) : some - Math.floor((some - seconds(found.since)) / size) * size;
+    // Workers report some seconds late, so a minute is shown when it has ended.
+    const end = size < HOUR && found.series.length > 1 ? now() - size : now();
+    for (let at = Math.round(first); at < end; at += size) times.push(at);
+    const own = names.filter((name) => name !== "before");
+    const table = [times, ...own.map((name) => times.map((at) => value(chart, name, at, slots.get(at))))];
+    if (own.length === names.length) return table;
+    const hours = found.before.map((slot) => seconds(slot.at) + 24 * HOUR);
+    return uPlot.join([table, [hours, found.before.map((slot) => slot.figures.ended / 60)]]);
   };
 
   const draw = (figure) => {
     const box = figure.querySelector(".plot");
     const legend = [...figure.querySelectorAll("[data-series]")];
-    const [times, column] = sources[figure.dataset.chart]();
-    const data = [times, ...legend.map((item) => column(item.dataset.series))];
+    const chart = figure.dataset.chart;
+    const names = legend.map((item) => item.dataset.series);
+    const data = columns(chart, names);
     if (plots.has(figure)) return plots.get(figure).setData(data);
     const text = getComputedStyle(figure).color;
     const grid = { stroke: getComputedStyle(box).borderTopColor, width: 1 };
-    const form = figure.dataset.chart === "times" ? duration : count;
+    const form = chart === "times" ? duration : count;
+    // The numbers under the pointer stand in the legend.
+    const show = (plot) => legend.forEach((item, at) => {
+      const number = plot.cursor.idx == null ? null : plot.data[at + 1][plot.cursor.idx];
+      item.querySelector("b").textContent = number == null ? "" : form(number);
+    });
     const options = {
       width: box.clientWidth,
       height: 180,
       legend: { show: false },
       cursor: { y: false },
+      hooks: { setCursor: [show] },
       tzDate: (at) => uPlot.tzDate(new Date(at * 1000), document.body.dataset.zone),
-      scales: { x: { range: () => [Date.now() / 1000 - 3600, Date.now() / 1000] }, y: { range: (_, low, high) => [0, (high || 1) * 1.1] } },
+      scales: {
+        x: { range: () => [seconds(found.since), now()] },
+        y: { range: (_, low, high) => [0, (high || 1) * 1.1] },
+      },
       axes: [
-        { stroke: text, grid, values: "{HH}:{mm}" },
+        { stroke: text, grid, values: now() - seconds(found.since) > 48 * HOUR ? "{D} {MMM}" : "{HH}:{mm}" },
         { stroke: text, grid, size: 64, values: (_, values) => values.map(form) },
       ],
-      series: [{}, ...legend.map((item) => ({
+      series: [{}, ...legend.map((item, at) => ({
         stroke: getComputedStyle(item).borderLeftColor,
         width: 2,
-        points: { show: times.length < 3 },
-        spanGaps: true,
+        points: { show: data[0].length < 3 },
+        dash: names[at] === "before" ? [4, 4] : undefined,
+        spanGaps: chart !== "load",
       }))],
     };
     plots.set(figure, new uPlot(options, data, box));
   };
 
-  const drawAll = () => { if (hour) figures.forEach(draw); };
   const redraw = () => {
     for (const plot of plots.values()) plot.destroy();
     plots.clear();
-    drawAll();
+    if (found) figures.forEach(draw);
   };
 
   const read = async () => {
     if (Date.now() - readAt < READ_MS) return;
     readAt = Date.now();
-    const address = document.querySelector("[data-hour]").dataset.hour;
-    const answer = await fetch(address, { headers: { "Nonet-Refresh": "1" } }).catch(() => null);
-    if (!answer || !answer.ok) return;
-    hour = await answer.json();
-    drawAll();
+    const answer = await fetch(history.dataset.figures, { headers: { "Nonet-Refresh": "1" } }).catch(() => null);
+    if (!answer?.ok) return;
+    [found = null] = (await answer.json()).items;
+    if (found) figures.forEach(draw);
   };
 
   if (figures.length) {

@@ -32,7 +32,8 @@ from nonet.base.messages.message import (
 from nonet.client.client import Client
 from nonet.config.overrides import Effective
 from nonet.operate.new_letters import dead_letter, write
-from nonet.rules.outcomes import End, ErrorSummary, Failed, HandedBack, Outcome, Reason, Settlement
+from nonet.rules.outcomes import End, ErrorSummary, Failed, HandedBack, Outcome, Settlement
+from nonet.rules.reasons import Reason
 from nonet.stores.queue.deliveries import Delivery
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.beside_slots import Lane

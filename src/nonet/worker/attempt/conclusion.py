@@ -29,12 +29,12 @@ from nonet.rules.outcomes import (
     HandedBack,
     Lost,
     Outcome,
-    Reason,
     Settlement,
     Succeeded,
     decide,
     summarize,
 )
+from nonet.rules.reasons import Reason
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.registry import TaskClass
 from nonet.tasks.task import BaseTask

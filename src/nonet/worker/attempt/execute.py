@@ -34,7 +34,8 @@ from nonet.client.client import Client
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.client.workflows import with_results
 from nonet.config.overrides import TimeLimits
-from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
+from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Succeeded
+from nonet.rules.reasons import Reason
 from nonet.tasks.carried import enter_carried
 from nonet.tasks.execution import TaskContext, enter_context
 from nonet.tasks.injection import Injector

@@ -17,7 +17,8 @@ from nonet.base.errors import OF_THE_SERVER, ServerUnreachableError
 from nonet.base.messages.documents import concealed
 from nonet.base.messages.encryption import NO_KEYS, Cipher
 from nonet.base.messages.message import ErrorDocument, ResultDocument, Usage, encode
-from nonet.rules.outcomes import End, Reason, Settlement, shortened
+from nonet.rules.outcomes import End, Settlement, shortened
+from nonet.rules.reasons import Reason
 from nonet.rules.tracebacks import exception_of
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission

@@ -22,7 +22,8 @@ from nonet.base.errors import NonetError
 from nonet.base.loop import uncancel
 from nonet.base.messages.message import Usage
 from nonet.client.client import Client
-from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
+from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome
+from nonet.rules.reasons import Reason
 from nonet.telemetry.running_middleware import MOST_SECONDS
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.attempt import Attempt, Stage
