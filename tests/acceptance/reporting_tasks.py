@@ -30,7 +30,7 @@ class Reports(Small):
         context().progress(0.5, f"with {self.password.get_secret_value()}")
 
     def end(self) -> None:
-        context().progress(1, f"ended with {self.password.get_secret_value()}")
+        context().progress(1, {"files": 3, "key": self.password.get_secret_value()})
 
 
 @dataclass

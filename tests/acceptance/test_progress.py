@@ -33,7 +33,7 @@ async def shown(app: Nonet, handle: Handle, fraction: float) -> None:
 
 
 async def follow(site: Site, app: Nonet, kind: type[Reports]) -> None:
-    """Follow a task to its end, and check what is seen."""
+    """Follow a task to its end, and check what is seen; its last report is a mapping."""
     handle = await app.submit(kind(gate := site.gate()))
     seen: list[Progress] = []
     async for progress in handle.progress():
@@ -46,8 +46,9 @@ async def follow(site: Site, app: Nonet, kind: type[Reports]) -> None:
     said = [(item.fraction, item.text) for item in seen]
     # A thread may report twice before the event loop sends anything.
     assert said[0] == (0.25, "begun") or issubclass(kind, ReportsInThread)
-    assert said[-2:] == [(0.5, "with ***"), (1.0, "ended with ***")]
-    assert str(ended) == "100 % ended with ***"
+    assert said[-2:] == [(0.5, "with ***"), (1.0, "files=3 key=***")]
+    assert seen[-1].data == {"files": 3, "key": "***"} and seen[-2].data is None
+    assert ended is not None and ended.data == seen[-1].data
 
 
 async def test_progress_is_followed_until_the_end(site: Site) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import records
-from acceptance.probe_tasks import Gated, Quick
-from acceptance.site import Site, run
+from acceptance.probe_tasks import BlockingThread, Gated, Quick
+from acceptance.site import Site, eventually, run, submit_all
 from waits import WAIT_SECONDS, until
 
 from nonet import Nonet, Size
@@ -65,6 +65,27 @@ async def test_a_worker_that_cannot_renew_its_registration_stops(site: Site) -> 
         assert again.attempt == 1
         await until(lambda: off(site, worker.incarnation) == "", "it says so")
         site.open(gate)
+        await site.all_ended()
+
+
+async def test_a_worker_whose_threads_are_busy_is_no_worker_without_slots(site: Site) -> None:
+    """A coroutine waits behind `def` tasks: its explanation and the workers name the threads."""
+    site.worker(NONET_THREADS="1")
+    gate = site.gate()
+    async with site.app() as app:
+        await site.begin(app, BlockingThread(gate))
+        await submit_all(app, [BlockingThread(gate)] * 2)
+        queued = await app.submit(Quick(1))
+
+        async def is_named() -> bool:
+            found = await app.explain(queued)
+            return "(2 of 100 slots): `def` tasks use all 1 thread of" in found.text
+
+        await eventually(is_named)
+        (found,) = await app.stores.results.workers()
+        assert found.slots == "2/100, 1 thread"
+        site.open(gate)
+        assert await queued.result(timeout=WAIT_SECONDS) == 1
         await site.all_ended()
 
 

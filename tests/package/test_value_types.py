@@ -66,7 +66,7 @@ VALUES: dict[type, Any] = {
     Overflow: Overflow("small", 2, 5),
     Overlap: Overlap.SKIP,
     Priority: Priority.REALTIME,
-    Progress: Progress(0.4, "page 12 of 30", NOW),
+    Progress: Progress(0.4, "page=12", NOW, {"page": 12}),
     RRuleSchedule: RRuleSchedule("FREQ=DAILY;BYHOUR=3"),
     Size: Size.LARGE,
     Signalled: Signalled("w", "go", "w:1", "ann", NOW),

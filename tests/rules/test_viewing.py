@@ -24,7 +24,7 @@ ERROR = f"ValueError: {SECRET}"
 
 STATUS = TaskStatus(
     "a", "reports:Daily", "dying", error=ERROR, traceback=SECRET, blocker=SECRET, note=SECRET,
-    progress=Progress(0.5, SECRET, NOW),
+    progress=Progress(0.5, SECRET, NOW, {"file": SECRET}),
 )  # fmt: skip
 ENDED = EndedTask(
     "a", "reports:Daily", "dead", "normal:small", 1, NOW, NOW, NOW,

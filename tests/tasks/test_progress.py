@@ -33,13 +33,15 @@ class Raises:
         ((-0.01, "x" * 61), (0.0, "x" * 60)),
         ((1.01, "é" * 31), (1.0, "é" * 30)),
         ((math.inf, "x" + "é" * 30), (1.0, "x" + "é" * 29)),
-        ((math.nan, {"files": 3, "bad": 1}), (None, "files=3 bad=1")),
+        ((math.nan, {"files": 3, "bad": 1}), (None, {"files": 3, "bad": 1})),
+        ((None, {"file": "x" * 1024}), (None, "file=" + "x" * 55)),
+        ((None, {"sum": 3 + 4j}), (None, "sum=(3+4j)")),
         (("half", None), (None, "")),
         ((Raises(), Raises()), (None, "(RuntimeError in its text)")),
     ],
 )
 def test_no_report_of_progress_fails_a_task(said: Any, stored: Any) -> None:
-    """A fraction is clamped, a text cut, a mapping shown as text; what is neither is unknown."""
+    """A fraction is clamped and a text cut; a mapping that is no small JSON becomes a text."""
     own, reported = TaskContext("a", "p:T", 1, 1, {}), list[Any]()
     own._report = lambda *report: reported.append(report)
     own.progress(*said)

@@ -218,6 +218,21 @@ def test_two_classes_of_one_name_in_one_module_are_refused_with_their_lines(
     assert "NONET_EXTENSIONS" not in str(caught.value)
 
 
+def test_two_modules_of_one_category_share_no_name(install: Install) -> None:
+    """Both are needed, so the error names a category of its own first; a rank drops one of them."""
+    install("nonet-test-shop", REMOVE)
+    install("nonet-test-billing", REMOVE)
+    registry = Registry()
+    registry.add_module("nonet_test_shop", "tasks")
+    with pytest.raises(RegistrationError, match=r"an entry point in nonet\.tasks\.CAT") as caught:
+        registry.add_module("nonet_test_billing", "tasks")
+    (ranking,) = re.findall(r"NONET_EXTENSIONS=(\S+)", str(caught.value))
+    ranked = Registry(ranking.split(","))
+    ranked.add_module("nonet_test_shop", "tasks")
+    ranked.add_module("nonet_test_billing", "tasks")
+    assert ranked.get("tasks:RemoveFile").package == "nonet_test_billing"
+
+
 # --- entry points ---------------------------------------------------------------------------------
 
 

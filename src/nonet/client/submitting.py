@@ -76,8 +76,9 @@ class Submitting(InNamespace):
 
         If the class is loaded here, this is `submit` with an instance of it. If not, nothing checks
         the arguments before a worker does: a task with wrong ones ends dead, with reason
-        ``arguments``. They are encrypted if this process has a key. A worker takes the locks, and
-        the program says what the class would:
+        ``arguments``. They are encrypted if this process has a key. A task of a name that no worker
+        takes waits; ``task-run explain`` names similar classes that they take. A worker takes the
+        locks, and the program says what the class would:
 
         - ``labels={"size": "small"}``, unless the configuration sets the size of the class;
           ``priority`` is NORMAL unless a label or the configuration sets it;

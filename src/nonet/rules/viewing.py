@@ -79,7 +79,7 @@ def _seen(name: Any, value: Any, field: Callable[[Any], Any]) -> Any:
         case "problems" if value:
             return []
         case "progress" if value:
-            return "" if isinstance(value, str) else replace(value, text="")
+            return "" if isinstance(value, str) else replace(value, text="", data=None)
     if not (isinstance(value, str) and value):
         return for_viewer(value)
     match name:

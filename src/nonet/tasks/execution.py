@@ -20,6 +20,7 @@ from nonet.base.forks import is_inherited
 from nonet.base.messages.message import encode, is_id, pack
 from nonet.tasks.handles import ChildResult, R
 from nonet.tasks.log_tail import LOG_LINES, LogTail
+from nonet.tasks.progress import Said, one_line, stored_progress
 from nonet.tasks.secrecy import secret_texts
 from nonet.tasks.steps import After, Step
 from nonet.tasks.task import (
@@ -45,8 +46,8 @@ GroupReader = Callable[[str], Awaitable[Sequence[ChildResult]]]
 Saver = Callable[[bytes], Awaitable[bool]]
 """Saves a checkpoint; returns False if the attempt no longer owns its task."""
 
-Reporter = Callable[[float | None, str], None]
-"""Takes the progress of the attempt: a fraction and a text. From any thread; returns at once."""
+Reporter = Callable[[float | None, Said], None]
+"""Takes the progress of the attempt. It is called from any thread and returns at once."""
 
 
 class Prepared(Protocol):
@@ -76,8 +77,6 @@ class Preparer(Protocol):
 # The tasks of `after_commit` are submitted in the same script call as the settle.
 _MOST_AFTER_COMMIT = 500
 _MOST_BYTES_AFTER_COMMIT = 1024 * 1024
-# A longer value would cost the record of the task its compact encoding in Redis.
-_MOST_PROGRESS_BYTES = 60
 
 
 class TaskContext:
@@ -321,20 +320,21 @@ class TaskContext:
         Args:
             fraction: from 0 to 1, stored with four decimals; anything but a number: unknown. A
                 number outside of the range counts as 0 or 1.
-            text: what it is doing, cut to 60 bytes of UTF-8. A mapping is shown as
-                ``files=3 bad=1``. Secrets are masked.
+            text: what it is doing, cut to 60 bytes of UTF-8; or a mapping of up to 1 KiB of JSON,
+                which readers get as `Progress.data` and see as ``files=3 bad=1``. A longer mapping,
+                or one that JSON cannot hold, is stored as that text. Secrets are masked.
 
         Example:
             for number, file in enumerate(self.files, 1):
                 await copy(file)
                 context().progress(number / len(self.files), f"file {number}")
         """
-        fraction, text = stored_progress(fraction, text)
+        fraction, said = stored_progress(fraction, text)
         if self._report is None:
             share = "" if fraction is None else f"{fraction * 100:.0f} % "
-            logger.info("progress: %s%s", share, text)
+            logger.info("progress: %s%s", share, one_line(said))
         elif self._lost is None:
-            self._report(fraction, text)
+            self._report(fraction, said)
 
     def after_commit(self, task: TaskOf[Any], **options: Unpack[TaskOptions]) -> str:
         """Submit a task in the same step that settles this one as done.
@@ -493,27 +493,6 @@ class TaskContext:
         """For the framework: number of the next group; a repeated attempt counts the same."""
         self._spawned += 1
         return self._spawned
-
-
-def stored_progress(fraction: Any, text: object) -> tuple[float | None, str]:
-    """Return a report of progress as it can be stored, whatever was reported.
-
-    >>> stored_progress(1.2, {"files": 3, "bad": 1}), stored_progress(float("nan"), "half")
-    ((1.0, 'files=3 bad=1'), (None, 'half'))
-    """
-    share: float | None
-    try:
-        share = float(fraction)
-        share = min(max(share, 0.0), 1.0) if share == share else None  # nan is unknown
-    except Exception:  # float() runs code of a foreign class
-        share = None
-    try:
-        if isinstance(text, Mapping):
-            text = " ".join(f"{name}={value}" for name, value in text.items())
-        data = ("" if text is None else str(text)).encode("utf-8", "backslashreplace")
-    except Exception as error:  # so does str()
-        data = f"({type(error).__name__} in its text)".encode()
-    return share, data[:_MOST_PROGRESS_BYTES].decode(errors="ignore")
 
 
 _context: ContextVar[TaskContext] = ContextVar("nonet_task_context")

@@ -34,6 +34,7 @@ class Progress:
         fraction: from 0 to 1; None: unknown.
         text: what it was doing.
         at: when it was stored, by the clock of Redis; of a task that has ended: its `finished`.
+        data: the mapping that it reported, which `text` shows in a line; None: it reported a text.
 
     Example:
         async for progress in handle.progress():
@@ -43,6 +44,7 @@ class Progress:
     fraction: float | None
     text: str
     at: datetime
+    data: Mapping[str, Any] | None = None
 
     def __str__(self) -> str:
         share = "" if self.fraction is None else f"{self.fraction * 100:.0f} % "

@@ -269,7 +269,10 @@ class Registry:
             if _normal(known.package) == _normal(added.package):
                 raise RegistrationError(f"{problem}; rename one")
             raise RegistrationError(
-                f"{problem}; rename one, or rank the packages with NONET_EXTENSIONS=first,second"
+                f"{problem}. Rename one, or its module, whose last part is the category; or give "
+                "it another category with an entry point in nonet.tasks.CATEGORY. To replace one "
+                "by the other, rank them: "
+                f"NONET_EXTENSIONS={added.package},{known.package} (the first wins)"
             )
         worst = len(self._rank)
         first, second = (worst if rank is None else rank for rank in ranks)

@@ -25,11 +25,12 @@ class FunctionThreads(Executor):
         freed: called when no attempt waits any longer, so that the worker may fetch again.
 
     Attributes:
+        places: see above.
         waiting: how many attempts wait for a place.
     """
 
     def __init__(self, places: int, freed: Callable[[], None]) -> None:
-        self._places = places
+        self.places = places
         self._freed = freed
         self._free = asyncio.Semaphore(places)
         self._taken = self._overdue = 0
@@ -42,7 +43,7 @@ class FunctionThreads(Executor):
     @property
     def free(self) -> int:
         """How many attempts may begin without waiting."""
-        return max(0, self._places - self._taken - self.waiting)
+        return max(0, self.places - self._taken - self.waiting)
 
     async def take_place(self) -> None:
         """Wait for a place."""
@@ -62,7 +63,7 @@ class FunctionThreads(Executor):
             self._give_back()
             return
         is_late = attempt.timed_out is not None
-        is_overdue = is_late and self._overdue < self._places
+        is_overdue = is_late and self._overdue < self.places
         self._overdue += is_overdue
         if is_overdue:
             self._give_back()
@@ -71,7 +72,7 @@ class FunctionThreads(Executor):
                 "%d plain functions ignore their cancellation, more than the %d threads of this "
                 "worker: restart it",
                 self._overdue + 1,
-                self._places,
+                self.places,
             )
         loop = asyncio.get_running_loop()
 
@@ -99,7 +100,7 @@ class FunctionThreads(Executor):
 
     def _keep(self, thread: ThreadPoolExecutor) -> None:
         """Keep an idle thread for the next attempt, unless there are enough."""
-        if self._is_closed or len(self._idle) >= self._places:
+        if self._is_closed or len(self._idle) >= self.places:
             thread.shutdown(wait=False)
         else:
             self._idle.append(thread)

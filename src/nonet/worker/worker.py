@@ -387,6 +387,7 @@ class Worker(Observed):
             "held": [hold.task, round(hold.seconds, 1)] if hold is not None else None,
             "blocked": [block.task, round(block.seconds, 1)] if block is not None else None,
             "fetches_at_most": self._reader.batch.most if self._reader.batch.is_narrow else None,
+            **({"threads": self._runner.threads.places} if self._runner.has_plain else {}),
             **({"keys": keys} if (keys := list(self._client.cipher.keys)) else {}),
         }
 

@@ -30,6 +30,8 @@ SLOTS = Refusal("limiter:conc:job:7", "C", True, used=8, limit=8, back_in=20.0)
 RATE = Refusal("limiter:rate:job:7", "L", True, used=10, limit=10, window_seconds=60, back_in=3.25)
 BEFORE = Predecessor("w:3", "mail:Send", "waiting")
 ROOT = Predecessor("w:0", "mail:Fetch", "running")
+ALL_SLOTS = Peer("7@host", slots=100, running=100, threads=8)
+ALL_THREADS = replace(ALL_SLOTS, running=9)
 KILLED = "TaskCrashed: its process was killed"
 DEAD_WORKER = {"is_worker_alive": False}
 BLOCKED = Blocked("w", "running", missing=3, before=BEFORE, root=ROOT)
@@ -180,6 +182,19 @@ CAUSES: dict[str, list[tuple[Facts, str]]] = {
     "queue": [
         (burial(), "not yet in SQL, 2 ahead of it. A small worker writes it"),
         (queued(ahead=9), "queued, 9 ahead of it. Both live small workers are busy$"),
+        (
+            queued(workers=1, peers=(ALL_SLOTS,)),
+            "The only live small worker is busy (100 slots); it starts when a slot frees$",
+        ),
+        (
+            queued(workers=1, peers=(ALL_THREADS,)),
+            "busy (9 of 100 slots): `def` tasks use all 8 threads of 7@host (NONET_THREADS). Until "
+            "a thread is free, such a worker fetches nothing, not even coroutines$",
+        ),
+        (
+            queued(peers=(ALL_THREADS, ALL_SLOTS)),
+            "(109 of 200 slots in total): `def` tasks use all 8 threads of 7@host (NON",
+        ),
         (queued(ahead=1, idle=1), "1 ahead of it. An idle small worker is about to read"),
         (queued(ahead=1000, place="beyond"), "queued, more than 1000 ahead of it"),
         (queued(), "first in its stream. Both live small workers are busy"),
@@ -243,6 +258,12 @@ def test_the_next_command_ends_the_wait(known: Facts, next: str) -> None:
     found = explain(known)
     assert found.next == next and not harms(next)
     assert found.line == found.text + (f". Next: '{next}'" if next else "")
+
+
+def test_the_explanation_names_similar_classes() -> None:
+    """A program without the code gave the wrong category: the task would wait forever."""
+    found = explain(queued(name="y:T", peers=(IGNORANT,) * 2, similar=("x:T",)))
+    assert "takes y:T (2 workers with Nonet 0.9). They take x:T: is its name right? D" in found.text
 
 
 def test_a_name_that_cannot_be_typed_gives_no_command() -> None:

@@ -541,6 +541,8 @@ async def test_explain_names_a_worker_that_could_run_it(broker: Broker) -> None:
     cause, text = await explained(broker, "a")
     assert cause == "hand-back"
     assert "files:Remove. 2@new can run it as soon as a slot is free" in text
+    await broker.submit([submission("b", "tasks:Remove")])
+    assert "(2 workers). They take files:Remove: is" in (await explained(broker, "b"))[1]
 
 
 async def test_explain_names_the_missing_version(broker: Broker) -> None:

@@ -89,6 +89,7 @@ class Facts:
         turn: who goes first because of fair shares, for a task in a list.
         workers, idle: live workers of its size, and how many of them wait for work.
         peers: those workers, or the first hundred.
+        similar: classes with a similar name that they take, if none of them takes its class.
         name, needs: its class, and what it requires of a worker.
         handed_on: how often a worker that cannot run it has handed it on.
         promoters: live processes that promote due tasks.
@@ -126,6 +127,7 @@ class Facts:
     needs: Needs = field(default_factory=Needs)
     handed_on: int = 0
     peers: tuple[Peer, ...] = ()
+    similar: tuple[str, ...] = ()
     cancel: str = ""
     start_by: float | None = None
     workflow: str = ""
@@ -411,7 +413,8 @@ def _in_line(facts: Facts, what: str) -> Explanation:
     elif facts.idle:
         text += f". An idle {facts.size} worker is about to read the stream"
     else:
-        starts = "" if facts.ahead else "; it starts when a slot frees"
+        is_next = not (facts.ahead or any(peer.lacks_threads for peer in facts.peers))
+        starts = "; it starts when a slot frees" if is_next else ""
         text += f". {busy(facts.peers, facts.workers, facts.size)}{starts}"
         next = remedies.of_worker(facts.size)
     return _made(facts, "queue", text, ahead=facts.ahead, next=next)
@@ -433,7 +436,7 @@ def _unfit(facts: Facts) -> str:
     """Why no live worker can run the task; empty if one may, or not all of them are known."""
     if len(facts.peers) != facts.workers:
         return ""
-    return unfit(facts.peers, facts.name, facts.needs, facts.size)
+    return unfit(facts.peers, facts.name, facts.needs, facts.size, facts.similar)
 
 
 def _instant(seconds: float | None) -> datetime | None:

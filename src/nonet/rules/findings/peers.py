@@ -35,6 +35,8 @@ class Peer:
         build: version of Nonet there.
         sql: why it cannot write to SQL; empty if it can.
         slots: how many tasks it runs at a time; 0: it does not report that.
+        running: how many deliveries it has.
+        threads: how many ``def`` tasks it runs at a time; None: it limits only its slots.
         keys: its encryption keys.
     """
 
@@ -45,7 +47,14 @@ class Peer:
     build: str = ""
     sql: str = ""
     slots: int = 0
+    running: int = 0
+    threads: int | None = None
     keys: Sequence[str] = ()
+
+    @property
+    def lacks_threads(self) -> bool:
+        """Whether a busy worker has free slots: it waits for a thread, and fetches nothing."""
+        return self.threads is not None and self.threads < self.running < self.slots
 
     def fits(self, needs: Needs) -> bool:
         """Whether it can run a task. A worker that does not report what it can run might."""
@@ -65,11 +74,14 @@ def sql_problem(peers: Sequence[Peer]) -> str:
     return f"{peers[0].sql}. {peers[0].name} retries every few seconds"
 
 
-def unfit(peers: Sequence[Peer], name: str, needs: Needs, size: str) -> str:
+def unfit(
+    peers: Sequence[Peer], name: str, needs: Needs, size: str, similar: Sequence[str] = ()
+) -> str:
     """Why none of these workers can run a task; empty if one can.
 
     Args:
         name: full class name of the task.
+        similar: classes with a similar name that they take.
     """
     if not peers or any(peer.fits(needs) for peer in peers):
         return ""
@@ -77,8 +89,9 @@ def unfit(peers: Sequence[Peer], name: str, needs: Needs, size: str) -> str:
     if not of_class:
         builds = ", ".join(sorted({peer.build for peer in peers if peer.build}))
         workers = counted(len(peers), "worker") + (f" with Nonet {builds}" if builds else "")
+        taken = f". They take {' and '.join(similar)}: is its name right?" if similar else "."
         deploy = "Deploy its package there, or see their --only and --except"
-        return f"no live {size} worker takes {name} ({workers}). {deploy}"
+        return f"no live {size} worker takes {name} ({workers}){taken} {deploy}"
     readers = [peer for peer in of_class if (peer.layout or 0) >= needs.layout]
     if not readers:
         layouts = ", ".join(sorted({str(peer.layout) for peer in of_class}))
@@ -120,15 +133,25 @@ def declining(peers: Sequence[Peer], workers: int, size: str) -> str:
 
 
 def busy(peers: Sequence[Peer], workers: int, size: str) -> str:
-    """Say that all live workers are busy.
+    """Say that all live workers are busy, and what with.
 
     >>> busy([Peer("7@host", slots=4)], 1, "small")
     'The only live small worker is busy (4 slots)'
     """
     who = {1: f"The only live {size} worker is", 2: f"Both live {size} workers are"}
-    slots = sum(peer.slots for peer in peers)
-    in_all = f" ({counted(slots, 'slot')}{' in total' if workers > 1 else ''})" if slots else ""
-    return f"{who.get(workers, f'All {workers} live {size} workers are')} busy{in_all}"
+    slots, full = sum(peer.slots for peer in peers), [peer for peer in peers if peer.lacks_threads]
+    used = f"{sum(peer.running for peer in peers)} of " if full else ""
+    in_all = f" ({used}{counted(slots, 'slot')}{' in total' if workers > 1 else ''})"
+    text = f"{who.get(workers, f'All {workers} live {size} workers are')} busy"
+    text += in_all if slots else ""
+    if not full:
+        return text
+    others = f" and {len(full) - 1} more" if len(full) > 1 else ""
+    return (
+        f"{text}: `def` tasks use all {counted(full[0].threads or 0, 'thread')} of {full[0].name}"
+        f"{others} (NONET_THREADS). Until a thread is free, such a worker fetches nothing, not "
+        "even coroutines"
+    )
 
 
 def counted(number: int, what: str) -> str:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from nonet.base.errors import MalformedMessageError, NotFoundError, ServerUnreachableError
+from nonet.base.errors import MalformedMessageError, NotFoundError, ServerUnreachableError, nearest
 from nonet.base.messages.documents import key_of
 from nonet.base.messages.encryption import NO_KEYS, Cipher
 from nonet.base.messages.message import HARD_LIMIT_BYTES, decode_envelope
@@ -79,7 +79,18 @@ class TaskFacts(RedisStore):
         if facts.refusal is not None:
             (refusal,) = await known(self._client, self._namespace, [facts.refusal])
             facts = replace(facts, refusal=refusal)
-        return replace(facts, crash_limit=self._crash_limit)
+        similar = await self._similar(facts.name, found.get("peers", []))
+        return replace(facts, crash_limit=self._crash_limit, similar=similar)
+
+    async def _similar(self, name: str, peers: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+        """The most similar classes that these workers take, if none of them takes this one."""
+        if any(is_known for _, _, _, _, is_known, *_ in peers):
+            return ()
+        known = set[str]()
+        for knows in {row[3] for row in peers if row[3]}:
+            taken = await self._client.hkeys(f"{self._scripts.prefix}names:{knows.decode()}")
+            known |= {one.decode(errors="replace") for one in taken}
+        return tuple(nearest(name, known))
 
     async def _needs(self, id: str, state: bytes) -> Needs:
         """What a task needs of its worker; nothing if its envelope is gone or never arrives."""
@@ -195,7 +206,7 @@ def _refusal(found: dict[str, Any], text: dict[str, str], now: int, lock_ttl_ms:
 
 
 def _peer(row: Sequence[Any]) -> Peer:
-    worker, info, off, knows, is_known, version = row
+    worker, info, off, knows, is_known, version, running = row
     layout = knows.decode().partition("-")[0].partition(".")[0]
     report = reported(worker, info)
     return Peer(
@@ -206,5 +217,7 @@ def _peer(row: Sequence[Any]) -> Peer:
         build=report.version,
         sql=report.sql,
         slots=report.concurrency,
+        running=running,
+        threads=report.threads,
         keys=report.keys,
     )

@@ -154,7 +154,7 @@ class Broker(Fetching, Holds):
 
         Args:
             fraction: from 0 to 1; None: unknown.
-            text: at most 60 bytes.
+            text: see `nonet.tasks.progress.written`.
         """
         ids = (delivery.id, delivery.gen, delivery.fence)
         share = "" if fraction is None else f"{fraction:.4f}"

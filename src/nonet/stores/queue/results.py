@@ -43,6 +43,7 @@ from nonet.stores.queue.workers import (
     worker_names,
 )
 from nonet.tasks.handles import Progress, TaskPage, TaskStatus
+from nonet.tasks.progress import read as read_progress
 
 if TYPE_CHECKING:
     from nonet.stores.queue.stream_tasks import StreamTasks
@@ -412,8 +413,8 @@ def _progress(id: str, record: Mapping[str, str], cipher: Cipher) -> Progress | 
     if record.get("state") != "running" or fence != record.get("fence") or moment is None:
         return None
     share = float(fraction) if fraction else None
-    doing = cipher.decrypt_text(record.get("doing", ""), id, "doing")
-    return Progress(share, doing, moment)
+    text, data = read_progress(cipher.decrypt_text(record.get("doing", ""), id, "doing"))
+    return Progress(share, text, moment, data)
 
 
 def _waits_since(record: Mapping[str, str]) -> datetime | None:
@@ -447,7 +448,8 @@ def ended_status(id: str, ended: Ended) -> TaskStatus:
         return TaskStatus(id=id, name="", state=ended.state)
     finished, progress = _EPOCH + timedelta(seconds=document.finished), None
     if document.progress is not None or document.doing:
-        progress = Progress(document.progress, document.doing, finished)
+        text, data = read_progress(document.doing)
+        progress = Progress(document.progress, text, finished, data)
     return TaskStatus(
         id=id,
         name=document.name,

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from nonet.base.amounts import format_bytes
 from nonet.base.durations import span
+from nonet.rules.findings.peers import counted
 from nonet.stores.connection.redis import AsyncRedis, Scripts
 from nonet.stores.connection.unreadable import readable, readable_value
 
@@ -52,6 +53,7 @@ class WorkerStatus:
             ``silent`` (a beat is overdue) or ``lost`` (its registration has ended).
         concurrency: its slots.
         running: number of its deliveries; `tasks` lists some of them.
+        threads: how many ``def`` tasks it runs at a time; None: its slots are the only limit.
         rss: memory of its process and of its children, in bytes.
         lag_ms: longest stall of its event loop since the previous beat.
         since: start of the process by its own clock.
@@ -93,14 +95,18 @@ class WorkerStatus:
     held_seconds: float = 0.0
     blocked_by: str = ""
     blocked_seconds: float = 0.0
+    threads: int | None = None
 
     def __str__(self) -> str:
         return self.name or self.worker
 
     @property
     def slots(self) -> str:
-        """How many of its slots are in use."""
-        return f"{self.running}/{self.concurrency}"
+        """How many of its slots are in use, and its threads once they may all be."""
+        used = f"{self.running}/{self.concurrency}"
+        if self.threads is None or not self.threads < self.running < self.concurrency:
+            return used
+        return f"{used}, {counted(self.threads, 'thread')}"
 
     @property
     def memory(self) -> str:
@@ -136,6 +142,7 @@ class Reported(Struct, frozen=True):
     Attributes:
         sql: why it cannot write dead letters, or empty.
         keys: ids of its encryption keys.
+        threads: how many ``def`` tasks it runs at a time; None: its slots are the only limit.
         tenants: how many attempts run, by tenant; None: tenants are not distinguished.
         held: which code held the interpreter lock last, and for how many seconds.
         blocked: which code blocked the event loop last, and for how many seconds.
@@ -155,6 +162,7 @@ class Reported(Struct, frozen=True):
     keys: tuple[str, ...] = ()
     tenants: dict[str, int] | None = None
     fetches_at_most: int | None = None
+    threads: int | None = None
     held: tuple[str, float] | None = None
     blocked: tuple[str, float] | None = None
 
@@ -215,6 +223,7 @@ def _status(worker: bytes, row: Sequence[Any], now: int) -> WorkerStatus:
         held_seconds=held_seconds,
         blocked_by=blocked_by,
         blocked_seconds=blocked_seconds,
+        threads=info.threads,
     )
 
 

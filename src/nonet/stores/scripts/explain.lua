@@ -4,10 +4,10 @@
 -- ARGV  id, how many holders to name, how many entries of a stream to read to find its position
 -- returns {n × (name, value)}, empty if the id is unknown. The value of 'holders' is rows of lib/sight. The value of
 --       'peers' is a row for each live worker of its size: worker, what it reports of itself, why it takes no
---       tasks or '', what it knows or '', 1 if it knows the class, version of the class. The value of 'before', for a
---       step of a workflow that waits for others, is {id, class, state} of the first of them; the value of 'root' is
+--       tasks or '', what it knows or '', 1 if it knows the class, version of the class, how many deliveries it has. The
+--       value of 'before', for a step of a workflow that waits for others, is {id, class, state} of the first of them; the value of 'root' is
 --       the same for the last step of that chain; 'event' names the event that a step without code waits for
--- @include base reading wake streams unread record limits mutexes locks pauses queues refusal sight followed
+-- @include base reading wake streams unread deliveries record limits mutexes locks pauses queues refusal sight followed
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
 
@@ -24,15 +24,16 @@ local function add_worker(worker)
   add('alive_until', redis.call('ZSCORE', P .. 'workers', worker) or '')
 end
 
--- What live workers report: whether they take tasks, and whether they know the class.
+-- What live workers report: whether they take tasks, and whether they know the class; and how much they have to do.
 local function add_peers(workers, class)
   local rows, MOST = {}, 100
   for i = 1, math.min(#workers, MOST) do
     local report = read_fields(P .. 'w:' .. workers[i], {'info', 'off', 'knows'})
     local names = P .. 'names:' .. (report.knows or '')
     local version = redis.call('HGET', names, class)
+    local _, running = tasks_of(workers[i], 0)
     rows[i] = {workers[i], report.info or '', report.off or '',
-      redis.call('EXISTS', names) == 1 and report.knows or '', version and 1 or 0, version or ''}
+      redis.call('EXISTS', names) == 1 and report.knows or '', version and 1 or 0, version or '', running}
   end
   add('peers', rows)
 end

@@ -29,9 +29,10 @@ from nonet.stores.queue.leases import Lease
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.execution import Prepared, TaskContext, enter_subject
 from nonet.tasks.middleware import RunningTask
+from nonet.tasks.progress import Said, written
 from nonet.tasks.registry import TaskClass
 from nonet.tasks.task import BaseTask, Given, Options
-from nonet.telemetry.masking import without_secrets
+from nonet.telemetry.masking import fields_without_secrets, without_secrets
 from nonet.telemetry.running_middleware import within_middleware
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.around import Around
@@ -50,7 +51,7 @@ class AttemptContext(TaskContext):
         reported: the newest report of progress, or None.
     """
 
-    reported: tuple[float | None, str] | None = None
+    reported: tuple[float | None, Said] | None = None
 
     _delivery: Delivery
     _client: Client
@@ -107,27 +108,30 @@ class AttemptContext(TaskContext):
         """Send the progress to the worker instead of Redis: this is a child process."""
         self._pass_on = send
 
-    def _report(self, fraction: float | None, text: str) -> None:
+    def _report(self, fraction: float | None, said: Said) -> None:
         if self._pace is None:
             assert self._loop is not None  # set before the code of the task begins
             self._pace = Pace(self._pass_on or self._store_soon, self._loop)
-        self.reported = fraction, text
-        self._pace.report(fraction, text)
+        self.reported = fraction, said
+        self._pace.report(fraction, said)
 
-    def kept(self, fraction: float | None, text: str) -> tuple[float | None, str]:
+    def kept(self, fraction: float | None, said: Said) -> tuple[float | None, str]:
         """Return a report as it is stored: rounded, masked, and encrypted if the task is."""
-        text = shortened(without_secrets(text, self.secrets))
+        if isinstance(said, str):
+            text = shortened(without_secrets(said, self.secrets))
+        else:
+            text = written(fields_without_secrets(said, self.secrets))
         if self.is_encrypted:
             text = self._client.cipher.encrypt_text(text, self.id, "doing")
         return None if fraction is None else round(fraction, 4), text
 
-    def _store_soon(self, fraction: float | None, text: str) -> None:
-        self._reporting = asyncio.create_task(self._store(fraction, text))
+    def _store_soon(self, fraction: float | None, said: Said) -> None:
+        self._reporting = asyncio.create_task(self._store(fraction, said))
 
-    async def _store(self, fraction: float | None, text: str) -> None:
+    async def _store(self, fraction: float | None, said: Said) -> None:
         try:
             await self._client.stores.broker.report_progress(
-                self._delivery, *self.kept(fraction, text)
+                self._delivery, *self.kept(fraction, said)
             )
         except NonetError as error:  # it must not fail the task
             logger.debug("task %s: its progress was not stored: %s", self.id, error)

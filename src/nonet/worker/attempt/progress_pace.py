@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from nonet.tasks.progress import Said
+
 _INTERVAL_SECONDS = 1.0
 
-Send = Callable[[float | None, str], None]
-"""Sends fraction and text. It is called in the event loop, and returns at once."""
+Send = Callable[[float | None, Said], None]
+"""Sends fraction and what it says. It is called in the event loop, and returns at once."""
 
 
 class Pace:
@@ -28,14 +30,14 @@ class Pace:
         self._loop = loop
         self._lock = threading.Lock()
         self._next_at = 0.0
-        self._newest: tuple[float | None, str] | None = None
+        self._newest: tuple[float | None, Said] | None = None
 
-    def report(self, fraction: float | None, text: str) -> None:
+    def report(self, fraction: float | None, said: Said) -> None:
         """Send this progress now or soon; from any thread."""
         is_here = asyncio._get_running_loop() is self._loop
         with self._lock:
             is_planned = self._newest is not None
-            self._newest = fraction, text
+            self._newest = fraction, said
             is_early = time.monotonic() < self._next_at
         # The timer of an earlier report sends it, too. But code that blocks the loop sends it
         # itself once it is due: no timer fires meanwhile.

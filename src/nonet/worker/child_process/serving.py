@@ -24,6 +24,7 @@ from nonet.base.messages.message import Usage
 from nonet.client.async_application import AsyncApplication
 from nonet.rules.outcomes import DONE, Failed, HandedBack, Outcome
 from nonet.tasks.injection import Injector
+from nonet.tasks.progress import Said
 from nonet.telemetry.logs import keep_logs, process_description
 from nonet.telemetry.running_middleware import take_failures
 from nonet.telemetry.tracing import CHILD_FLUSH_SECONDS, continue_trace, exporting_traces
@@ -162,9 +163,9 @@ class _Serving:
             self._report(delivery.fence, *attempt.context.reported)
         self._end(attempt, conclusion)
 
-    def _report(self, fence: str, fraction: float | None, text: str) -> None:
+    def _report(self, fence: str, fraction: float | None, said: Said) -> None:
         # Sent at once, even if the code of the attempt blocks this event loop.
-        self._channel.send(Progressed(fence, fraction, text))
+        self._channel.send(Progressed(fence, fraction, said))
 
     async def _send_logs(self) -> None:
         """Send what running attempts log, so that the worker has it if this process dies."""

@@ -207,7 +207,7 @@ class Isolated:
             attempt.context.keep_lines_of_child(reported.lines)
             return
         attempt.context.serve_with(self._client)
-        attempt.context.progress(reported.fraction, reported.text)
+        attempt.context.progress(reported.fraction, reported.said)
 
     def stop(
         self, child: Child, attempt: Attempt, kill: asyncio.TimerHandle | None

@@ -242,7 +242,7 @@ class Progressed(Message, frozen=True):
 
     fence: str
     fraction: float | None
-    text: str
+    said: str | dict[str, Any]
 
 
 class Logged(Message, frozen=True):
