@@ -40,7 +40,7 @@ async def test_viewers_share_a_read_while_it_is_fresh() -> None:
 async def test_failures_are_not_kept_and_values_not_hoarded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The next caller reads again after a failure; of many keys the oldest go."""
+    """The next caller reads again after a failure; of many keys, or of old ones, the oldest go."""
     monkeypatch.setattr(shared_module, "_MOST", 3)
     shared, source = Shared(), Source()
     source.error = ValueError("no")
@@ -52,3 +52,6 @@ async def test_failures_are_not_kept_and_values_not_hoarded(
         await shared.read(key, 60.0, source.read)
     assert await shared.read("d", 60.0, source.read) == 5
     assert await shared.read("a", 60.0, source.read) == 6
+    monkeypatch.setattr(shared_module, "_KEPT_SECONDS", -1.0)  # each is old when the next is read
+    assert await shared.read("e", 60.0, source.read) == 7
+    assert await shared.read("a", 60.0, source.read) == 8

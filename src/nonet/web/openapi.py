@@ -21,7 +21,8 @@ router = resource("description")
 
 _TEXT = """\
 Submit tasks, ask how they are, and do what the dashboard does. Send `Authorization: Bearer TOKEN`.
-Lists have pages: send `cursor` of an answer to get what follows. Errors are problems (RFC 9457).
+Lists have pages: send `cursor` of an answer to get what follows. With `.csv` or `.jsonl` behind its
+path a list is a file. Errors are problems (RFC 9457).
 """
 
 

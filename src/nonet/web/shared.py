@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 _Value = TypeVar("_Value")
 _MOST = 500
+_KEPT_SECONDS = 60.0  # longer than any reader accepts
 
 
 class _Reading(NamedTuple):
@@ -42,9 +43,13 @@ class Shared:
         reading = self._kept.get(key)
         if reading is None or not _is_fresh(reading, seconds):
             self._kept.pop(key, None)
-            if len(self._kept) >= _MOST:
-                del self._kept[next(iter(self._kept))]  # the one that was read longest ago
-            reading = _Reading(time.monotonic(), asyncio.ensure_future(source()))
+            now = time.monotonic()
+            # Those that were read longest ago come first. A page of a list can have a megabyte.
+            for name, old in list(self._kept.items()):
+                if len(self._kept) < _MOST and now - old.at <= _KEPT_SECONDS:
+                    break
+                del self._kept[name]
+            reading = _Reading(now, asyncio.ensure_future(source()))
             reading.value.add_done_callback(_retrieve)
             self._kept[key] = reading
         # A caller that is cancelled must not cancel the read of the others.
