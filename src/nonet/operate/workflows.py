@@ -38,6 +38,7 @@ _HOUR = 3600.0
 # A workflow should be submitted or resumed within so many seconds.
 _LONG = 60.0
 _MOST = 200  # workflows that are counted
+_MOST_BEFORE = 1000  # steps whose ends are read to tell since when others waited
 _QUOTED = 10  # titles whose last error is read
 
 
@@ -189,8 +190,10 @@ async def steps(client: Client, id: str, query: StepQuery, remember: Remember = 
     matched = [place for place in graph if query.state in (None, states[place])]
     some = cut(matched, query)
     before = {place: after for place, (_, after) in graph.items()}
-    wanted = [*some.items, *those_before(before, some.items)]
-    places = list(dict.fromkeys(wanted))
+    earlier = those_before(before, some.items)
+    # Of steps that come after very many others, only the run is shown.
+    known = earlier if len(earlier) <= _MOST_BEFORE else []
+    places = list(dict.fromkeys([*some.items, *known]))
     read = await read_steps(client.stores.workflows, client.stores.results, id, graph, places)
     ends = {step.place: step.task.finished for step in read}
     since = since_when(before, ends, status.opened, some.items)
