@@ -33,16 +33,20 @@ limits show limiter:conc:job:7          /limits/limiter:conc:job:7
 limits ceilings                         /ceilings
 dlq list                                /dead-letters
 dlq list --task Fail --newer-than 1d    /dead-letters?task=Fail&newer_than=1d
+dlq list --letter 1                     /dead-letters?letter=1
 dlq clusters                            /dead-letters/clusters
 dlq show 1                              /dead-letters/1
 workflows                               /workflows
 workflows show nightly                  /workflows/nightly
 workflows steps nightly --state blocked /workflows/nightly/steps?state=blocked
 list --state queued --limit 1           /tasks?state=queued&limit=1
+list --task-id later --task-id x        /tasks?task_id=later&task_id=x
+explain later                           /tasks/later/explanation
 status ended                            /tasks/ended
 result dead                             /tasks/dead/result
 classes --text Add                      /classes?text=Add
 history --task Add                      /history?task=Add
+history --task-id ended                 /history?task_id=ended
 history ended                           /history/ended
 delayed list --task Add                 /delayed?task=Add
 queues                                  /queues
@@ -80,7 +84,6 @@ OTHERS = {
     "/overview": "it changes between two reads",
     "/dead-letters/bulk": "a change of many letters runs in the process of task-web",
     "/dead-letters/bulk/{id}": "the same",
-    "/tasks/{id:path}/explanation": "explain adds the page of the task if NONET_WEB_URL is set",
     "/filters": "they are for pages",
     "/tasks/{id:path}/timeline": "its page draws it; status and logs print the same in words",
     "/tasks/{id:path}/arguments": "status --show-args adds them to the task",

@@ -7,7 +7,8 @@ from typing import Any
 from operate.conftest import run_worker
 
 from nonet import BaseTask, Nonet, NoRetry
-from nonet.operate.history import Resubmitted, preview_resubmit, resubmit_all
+from nonet.config.settings import Settings
+from nonet.operate.history import EndedQuery, Resubmitted, preview_resubmit, resubmit_all
 from nonet.stores.namespace.history import FAILED, EndedFilter
 
 
@@ -54,6 +55,12 @@ async def test_all_failures_are_submitted_once(nonet: Nonet) -> None:
     second = await again(nonet, selection)
     assert (second.number, second.refused) == (0, 3)
     assert any("submitted again already" in problem for problem in second.problems)
+
+
+def test_a_search_examines_all_that_is_kept() -> None:
+    """By default: so each page but the last one is full."""
+    most = Settings().history
+    assert EndedQuery(label=("a=b",)).budget >= 2 * most + 2 * most // 10
 
 
 async def test_a_call_ends_in_time_and_is_continued(nonet: Nonet) -> None:
