@@ -44,16 +44,17 @@ _UNFIT = """(isOnPaper) => {
 
 
 async def faults(page: Page) -> list[str]:
-    """The serious faults of the page that is open, each with the first element that has it."""
+    """The serious faults of the page that is open, in both schemes and in windows of all widths."""
     await page.evaluate(_AXE)
     light = await _run(page, "{resultTypes: ['violations']}")
     await page.emulate_media(color_scheme="dark")
     dark = await _run(page, "{runOnly: ['color-contrast']}")
     await page.emulate_media(color_scheme="light")
-    return light + [f"dark: {fault}" for fault in dark]
+    return [*light, *(f"dark: {fault}" for fault in dark), *await _unfit(page)]
 
 
 async def _run(page: Page, options: str) -> list[str]:
+    """Return what axe-core finds, each with the first element that has it."""
     found = await page.evaluate(f"axe.run(document, {options})")
     return [
         f"{item['id']} ({item['impact']}): {item['nodes'][0]['html'][:200]}"
@@ -62,7 +63,7 @@ async def _run(page: Page, options: str) -> list[str]:
     ]
 
 
-async def unfit(page: Page) -> list[str]:
+async def _unfit(page: Page) -> list[str]:
     """What does not fit into windows of all widths, or on paper."""
     found, size = list[str](), page.viewport_size
     assert size

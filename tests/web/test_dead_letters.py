@@ -13,6 +13,7 @@ import pytest
 from doors import Door
 from httpx import AsyncClient
 from playwright.async_api import Page, expect
+from web.accessible import faults
 from web.conftest import ClientOf, Fixed, asking, eventually, principal
 from web_tasks import Report
 
@@ -256,6 +257,7 @@ async def test_the_pages_are_used_with_the_keyboard(nonet: Nonet, address: str, 
     await press(page, "text=Show them")
     await expect(page.locator("#revealed")).to_contain_text('"number": 0')
     await expect(page.locator("#revealed")).to_contain_text("task-run call")
+    assert await faults(page) == []
     await page.fill("input[name=note] >> nth=-1", "waits for the printer")
     await page.keyboard.press("Enter")
     await expect(page.locator("input[name=note] >> nth=-1")).to_have_value("waits for the printer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from httpx import AsyncClient
 from playwright.async_api import Page, expect
+from web.accessible import faults
 from web.conftest import ClientOf
 from web_tasks import Report
 
@@ -65,6 +66,7 @@ async def test_the_page_shows_bytes_and_discards(nonet: Nonet, address: str, pag
         await page.keyboard.press("Enter")
     await expect(page.locator("#revealed pre")).to_contain_text("<script>aler")
     assert await page.locator("main script").count() == 0
+    assert await faults(page) == []
     await page.get_by_role("button", name="Discard…", exact=True).focus()
     await page.keyboard.press("Enter")
     await page.get_by_label("Why").fill("garbage")

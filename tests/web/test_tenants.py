@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from httpx import AsyncClient
 from playwright.async_api import Page, expect
+from web.accessible import faults
 
 from nonet import Nonet
 from nonet.rules.vectors import vector
@@ -73,6 +74,7 @@ async def test_tenants_are_sorted_with_the_keyboard(address: str, page: Page) ->
     await page.get_by_role("button", name="Show").press("Enter")
     await page.wait_for_url("**sort=failed**")
     await expect(rows).to_have_text(["<b>ads", "mail"])
+    assert await faults(page) == []
     await page.get_by_role("link", name="<b>ads").press("Enter")
     await expect(page.locator("#numbers")).to_contain_text("retries")
     await page.wait_for_selector("figure[data-chart=rates] canvas")
