@@ -14,7 +14,7 @@ from pydantic import BaseModel, SecretStr
 
 from nonet import BaseTask
 from nonet.base.messages.message import decode, encode
-from nonet.operate.argument_fields import fields_of, problems_of, shown, typed
+from nonet.operate.argument_fields import Draft
 from nonet.tasks.registry import Registry, TaskClass
 
 
@@ -62,7 +62,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "password": ("7", SecretStr("7")),
     "at": ("2026-07-01T00:00:00Z", datetime(2026, 7, 1, tzinfo=UTC)),
     "price": ("1.10", Decimal("1.1")),
-    "data": ("a\r\nb", b"a\nb"),
+    "data": ("a\nb", b"a\nb"),
     "rule": ("a+", re.compile("a+")),
     "login": ('{"user": "me"}', {"user": "me"}),
     "is_on": ("false", False),
@@ -73,15 +73,15 @@ TYPED: dict[str, tuple[str, Any]] = {
 
 def test_what_is_typed_becomes_the_value_of_its_type(everything: TaskClass) -> None:
     """A text is taken as it is, everything else as JSON; an empty field is the default."""
-    fields = fields_of(everything)
-    values = typed(fields, {name: text for name, (text, _) in TYPED.items()})
-    assert problems_of(everything, values) == {}
+    draft = Draft(everything)
+    values = draft.typed({name: text for name, (text, _) in TYPED.items()})
+    assert draft.problems(values) == {}
     made = everything.arguments.bind([], values)
     assert {name: getattr(made, name) for name in TYPED} == {n: v for n, (_, v) in TYPED.items()}
-    by_name = {item.name: item for item in fields}
+    by_name = {item.name: item for item in draft.fields}
     assert by_name["color"].choices == ("red", "blue") and by_name["level"].choices == ("1", "2")
     assert by_name["is_on"].default == "true" and by_name["number"].is_required
-    assert [item.name for item in fields if item.is_secret] == ["password"]
+    assert [item.name for item in draft.fields if item.is_secret] == ["password"]
     assert by_name["note"].type == "string or null" and by_name["at"].type == "date-time"
 
 
@@ -94,8 +94,9 @@ def test_only_what_means_the_same_is_shown(everything: TaskClass) -> None:
         "names": ["<b>"],
     }
     stored = decode(encode(everything.arguments.pack(Everything(**values))))
-    found = shown(everything, fields_of(everything), stored)
-    assert found == {
+    assert Draft(everything, stored).texts == {}
+    draft = Draft(everything, stored, is_revealed=True)
+    assert draft.texts == {
         "number": "7",
         "color": "blue",
         "level": "2",
@@ -105,11 +106,12 @@ def test_only_what_means_the_same_is_shown(everything: TaskClass) -> None:
         "is_on": "false",
         "names": '["<b>"]',
     }
+    assert draft.typed({**draft.texts, "number": "8", "text": ""}) == {"number": 8}
 
 
 def test_what_is_wrong_is_said_for_each_argument(everything: TaskClass) -> None:
     """A problem has the name of its argument, and the place inside it."""
-    values = typed(fields_of(everything), {"number": "many", "point": '{"x": "y"}', "text": ""})
-    found = problems_of(everything, values)
+    draft = Draft(everything)
+    found = draft.problems(draft.typed({"number": "many", "point": '{"x": "y"}', "text": ""}))
     assert "valid integer" in found["number"] and found["point"].startswith("x: ")
     assert "text" not in found and found["password"] == "Field required"

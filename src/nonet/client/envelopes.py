@@ -458,6 +458,7 @@ class Envelopes:
         return lines
 
 
+NO_SECRET_IS_KEPT = "give this secret again: a task with changes does not keep it"
 _NO_LABELS: Mapping[str, Any] = {}
 _STREAMS = {(priority, size): f"{priority}:{size}" for priority in Priority for size in Size}
 
@@ -483,10 +484,8 @@ def changed_arguments(
     """
     kept = secrets_in(stored, task_class.cls) - changes.keys() if changes else ()
     if kept:
-        problem = "give this secret again: a task with changes does not keep it"
-        raise InvalidArgumentsError(
-            task_class.name, [f"{name}: {problem}" for name in sorted(kept)]
-        )
+        problems = [f"{name}: {NO_SECRET_IS_KEPT}" for name in sorted(kept)]
+        raise InvalidArgumentsError(task_class.name, problems)
     return {**stored, **changes}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from nonet.base.actor import who
 from nonet.base.errors import (
@@ -29,6 +29,15 @@ if TYPE_CHECKING:
     from nonet.stores.sql.schedules import ScheduleRows
     from nonet.tasks.schedules import CatchUp, TaskScheduleBase
     from nonet.tasks.task import TaskOf
+
+
+class PutOptions(TypedDict, total=False):
+    """The options of `Schedules.put`."""
+
+    tenant: str | None
+    catch_up: CatchUp | None
+    misfire_grace: float | None
+    must_be_new: bool
 
 
 class Schedules:
@@ -221,27 +230,10 @@ class SyncSchedules:
         self._schedules = schedules
 
     def put(
-        self,
-        id: str,
-        task: TaskOf[Any],
-        schedule: TaskScheduleBase,
-        *,
-        tenant: str | None = None,
-        catch_up: CatchUp | None = None,
-        misfire_grace: float | None = None,
-        must_be_new: bool = False,
+        self, id: str, task: TaskOf[Any], schedule: TaskScheduleBase, **options: Unpack[PutOptions]
     ) -> Put:
         """See `Schedules.put`."""
-        put = self._schedules.put(
-            id,
-            task,
-            schedule,
-            tenant=tenant,
-            catch_up=catch_up,
-            misfire_grace=misfire_grace,
-            must_be_new=must_be_new,
-        )
-        return complete(put)
+        return complete(self._schedules.put(id, task, schedule, **options))
 
     def pause(self, id: str, reason: str = "") -> bool:
         """See `Schedules.pause`."""

@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic import Field
 
 from nonet.base.actor import who
 from nonet.base.errors import ConflictError, NotFoundError
-from nonet.client.envelopes import changed_arguments
+from nonet.client.schedules import PutOptions
 from nonet.client.submitting import bound
 from nonet.operate.audited import audited
 from nonet.operate.calendar import Cell, ClockChange, clock_change, day, following, only
@@ -27,11 +27,12 @@ from nonet.rules.periodic import EntryStatus, StoredSchedule
 from nonet.rules.permissions import Action
 from nonet.rules.viewing import for_viewer
 from nonet.tasks.handles import Handle
-from nonet.tasks.schedules import MICROSECOND, CatchUp, TaskScheduleBase, next_after
+from nonet.tasks.schedules import MICROSECOND, TaskScheduleBase, next_after
 from nonet.tasks.schedules.description import describe, described
 from nonet.tasks.secrecy import masked_arguments
 
 if TYPE_CHECKING:
+    from nonet.base.messages.message import Envelope
     from nonet.client.client import Client
     from nonet.stores.stores import Stores
 
@@ -219,14 +220,6 @@ async def reveal(client: Client, entry: str) -> Mapping[str, Any]:
     return masked_arguments(arguments, task_class.cls if task_class else None)
 
 
-class PutOptions(TypedDict, total=False):
-    """Options of `nonet.client.schedules.Schedules.put`."""
-
-    catch_up: CatchUp | None
-    misfire_grace: float | None
-    must_be_new: bool
-
-
 @audited(Action.SCHEDULE, "schedule {id}: {task}, {rule}")
 async def put(
     client: Client,
@@ -234,36 +227,22 @@ async def put(
     task: str,
     arguments: tuple[list[Any], Mapping[str, Any]],
     rule: Rule,
-    tenant: str = "",
-    *,
-    keep_arguments: bool = False,
     **options: Unpack[PutOptions],
 ) -> PutView:
     """Make or change a schedule in the database, see `nonet.client.schedules.Schedules.put`.
 
     Args:
         arguments: by position, and by name.
-        keep_arguments: keep the arguments of the schedule with this id that are not among them.
-
-    Raises:
-        NotFoundError: with `keep_arguments`, there is no schedule with this id.
     """
-    task_class, schedule = client.registry.get(task), rule.made()
-    positional, named = arguments
-    if keep_arguments:
-        item, content = await client.schedules.content(id)
-        if item.task != task_class.name:
-            raise ConflictError(f"schedule {id} is of {item.task}: only of that it keeps arguments")
-        named = changed_arguments(task_class, content.args, named)
-    made = bound(task_class, positional, named)
-    done = await client.schedules.put(id, made, schedule, tenant=tenant or None, **options)
+    made = bound(client.registry.get(task), *arguments)
+    done = await client.schedules.put(id, made, rule.made(), **options)
     if done != "unchanged":
         await client.stores.events.log("schedule-put", who(), f"{id}: {done}")
     return PutView(id, done)
 
 
-async def stored(client: Client, entry: str) -> StoredSchedule:
-    """Return a schedule of the database.
+async def stored(client: Client, entry: str) -> tuple[StoredSchedule, Envelope]:
+    """Return a schedule of the database, and its message.
 
     Raises:
         NotFoundError: there is no such entry.
@@ -272,8 +251,7 @@ async def stored(client: Client, entry: str) -> StoredSchedule:
     (item,) = await _known(client.stores, [entry])
     if item.origin != DATABASE:
         raise ConflictError(f"{entry} cannot be changed here: {changed_where(item)}")
-    found, _ = await client.schedules.content(item.name)
-    return found
+    return await client.schedules.content(item.name)
 
 
 @audited(Action.SCHEDULE, "schedule {id}: remove")

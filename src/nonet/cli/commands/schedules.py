@@ -192,12 +192,6 @@ async def add(
             show_default="as the class says",
         ),
     ] = None,
-    keep_arguments: Annotated[
-        bool,
-        typer.Option(
-            "--keep-arguments", help="Keep the arguments that are not given, but secrets."
-        ),
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Add a schedule to the database, or change the one with this id.
@@ -217,8 +211,7 @@ async def add(
             name,
             (positional, named),
             wanted,
-            tenant,
-            keep_arguments=keep_arguments,
+            tenant=tenant or None,
             catch_up=catch_up,
             misfire_grace=misfire_grace,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
 from zoneinfo import available_timezones
@@ -14,17 +13,16 @@ from pydantic import BaseModel, Field, ValidationError
 
 from nonet.base.errors import InvalidArgumentsError, NonetError, NotFoundError
 from nonet.operate import entry_state, schedules
-from nonet.operate.argument_fields import ArgumentField, fields_of, problems_of, typed
+from nonet.operate.argument_fields import Draft
 from nonet.operate.leader import LeaderView, leader_in_words
 from nonet.operate.schedule_views import EntryInFull, Kind, Preview, Rule
 from nonet.operate.schedules import Entries, EntryQuery, PutView, Turned
 from nonet.rules.periodic import StoredSchedule
 from nonet.rules.permissions import Principal
 from nonet.tasks.periodic_policies import CatchUp
-from nonet.tasks.registry import TaskClass
 from nonet.web.error_responses import status_of
 from nonet.web.rendering import back, path_of, render
-from nonet.web.resources.tasks.form import texts_in
+from nonet.web.resources.tasks.form import fields_in
 from nonet.web.resources.tasks.submitting import Values
 from nonet.web.routing import Body, ClassName, FormText, Id, Made, Reason, Seconds, Text, resource
 from nonet.web.site import Site, SiteOf, Viewer, may
@@ -58,9 +56,6 @@ class NewSchedule(Rule, Body):
     id: Id = Field(description="Its name. Post it again to change it.")
     task: ClassName = Field(description="Task class: full name, or bare name if it is unique.")
     arguments: Values = Field(default={}, description="Arguments by name.")
-    keep_arguments: bool = Field(
-        default=False, description="Keep the arguments that are not given, except secrets."
-    )
     tenant: Text = Field(default="", description="The tenant of its tasks.")
     catch_up: CatchUp | None = Field(
         default=None,
@@ -92,57 +87,6 @@ class Edited(BaseModel):
 
     task: Text = ""
     entry: Text = ""
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A schedule before it is saved.
-
-    Attributes:
-        task_class: its class.
-        item: the schedule that is changed; None: it is a new one.
-    """
-
-    task_class: TaskClass
-    item: StoredSchedule | None = None
-
-    @property
-    def fields(self) -> list[ArgumentField]:
-        """The fields of its arguments."""
-        return fields_of(self.task_class)
-
-    @property
-    def texts(self) -> Mapping[str, str]:
-        """What its form begins with."""
-        item = self.item
-        if item is None:
-            return {}
-        grace = "" if item.misfire_grace is None else f"{item.misfire_grace:g}"
-        more = {"tenant": item.tenant, "catch_up": item.catch_up, "misfire_grace": grace}
-        return {**Rule.of(item.schedule).model_dump(), "id": item.id, **more}
-
-    def arguments(self, sent: Mapping[str, str]) -> dict[str, Any]:
-        """Return the arguments in a form; of a change, those that are not empty."""
-        texts = texts_in(sent)
-        if self.item is not None:
-            texts = {name: text for name, text in texts.items() if text}
-        return typed(self.fields, texts)
-
-    def read(self, sent: Mapping[str, str]) -> tuple[NewSchedule | None, dict[str, str]]:
-        """Return the schedule in a form, unless it is invalid; and what is wrong, by field."""
-        own = {name: sent[name] for name in NewSchedule.model_fields if sent.get(name)}
-        own |= {} if self.item is None else {"id": self.item.id}
-        is_new = {"keep_arguments": self.item is not None, "must_be_new": self.item is None}
-        values = {**own, **is_new, "task": self.task_class.name, "arguments": self.arguments(sent)}
-        try:
-            return NewSchedule.model_validate(values), {}
-        except ValidationError as error:
-            return None, {str(item["loc"][0]): item["msg"] for item in error.errors()}
-
-    def problems(self, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """Return what is wrong with arguments, by name; a change keeps those that are missing."""
-        found = problems_of(self.task_class, arguments)
-        return {name: text for name, text in found.items() if not self.item or name in arguments}
 
 
 @cache
@@ -185,7 +129,7 @@ async def get_schedule(entry: Entry, site: SiteOf, who: Viewer) -> EntryInFull:
 @api.post("/schedules")
 async def put_schedule(body: NewSchedule, site: SiteOf, who: Putter) -> PutView:
     """Make a schedule in the database, or change it. The leader plans it within seconds."""
-    return await _put(site, who, body)
+    return await _put(site, who, body, body.arguments, must_be_new=body.must_be_new)
 
 
 @api.post("/schedules/remove", status_code=204)
@@ -241,8 +185,8 @@ async def edit(
     request: Request, site: SiteOf, who: Putter, asked: Annotated[Edited, Query()]
 ) -> Response:
     """Show the form of a new schedule, or of one of the database."""
-    draft = await _draft(site, asked)
-    return _form(request, site, asked, draft, texts=draft.texts if draft else {})
+    draft, item = await _draft(site, asked)
+    return _form(request, asked, draft, item, texts=_texts(item))
 
 
 @pages.post("/schedules/edit")
@@ -250,28 +194,30 @@ async def put(
     request: Request, site: SiteOf, who: Putter, asked: Annotated[Edited, Query()]
 ) -> Response:
     """Save a schedule; or only show when it would fire."""
-    draft = await _draft(site, asked)
+    draft, item = await _draft(site, asked)
     if draft is None:
         raise NotFoundError("a schedule of which class?")
-    sent = {name: str(value) for name, value in (await request.form()).items()}
-    new, wrong = draft.read(sent)
-    problems, preview, problem, status = draft.problems(draft.arguments(sent)), None, "", 422
+    sent, texts = await fields_in(request)
+    values = draft.typed(texts)
+    new, wrong = _read(sent, draft, item)
+    problems, preview, problem, status = draft.problems(values), None, "", 200
     try:
         preview = await schedules.preview(site.stores, new) if new else None
     except InvalidArgumentsError as error:
         wrong["rule"] = "; ".join(error.problems)
-    is_good = new is not None and not (wrong or problems)
-    if new is not None and is_good and "preview" not in sent:
+    if wrong or problems:
+        status = 422
+    elif new and "preview" not in sent:
         try:
-            done = await _put(site, who, new)
+            arguments = {**(draft.stored or {}), **values}
+            done = await _put(site, who, new, arguments, must_be_new=item is None)
             text = f"{done.id} {done.change}; the leader plans it within seconds"
             return back(request, path_of(request, "schedules"), text)
         except NonetError as error:
             problem, status = str(error), status_of(error)
-    status = 200 if is_good and not problem else status
-    values = {"preview": preview, "wrong": wrong, "problems": problems, "problem": problem}
-    texts = {"texts": sent, "argument_texts": texts_in(sent)}
-    return _form(request, site, asked, draft, status, **texts, **values)
+    found: dict[str, Any] = {"wrong": wrong, "problems": problems, "problem": problem}
+    found |= {"texts": sent, "argument_texts": texts, "preview": preview}
+    return _form(request, asked, draft, item, status, **found)
 
 
 @pages.get("/schedules/{entry:path}", name="schedule")
@@ -326,34 +272,54 @@ def _show(request: Request, item: EntryInFull, args: Mapping[str, Any] | None = 
     return render(request, "schedule.html", item=item, args=args, where=where)
 
 
-async def _draft(site: Site, asked: Edited) -> Draft | None:
+async def _draft(site: Site, asked: Edited) -> tuple[Draft | None, StoredSchedule | None]:
     if asked.entry:
-        item = await schedules.stored(site.client, asked.entry)
-        return Draft(site.registry.get(item.task), item)
-    return Draft(site.registry.get(asked.task)) if asked.task else None
+        item, content = await schedules.stored(site.client, asked.entry)
+        return Draft(site.registry.get(item.task), content.args), item
+    return Draft(site.registry.get(asked.task)) if asked.task else None, None
+
+
+def _texts(item: StoredSchedule | None) -> dict[str, str]:
+    """Return what the form of a schedule begins with."""
+    if item is None:
+        return {}
+    grace = "" if item.misfire_grace is None else f"{item.misfire_grace:g}"
+    more = {"tenant": item.tenant, "catch_up": item.catch_up, "misfire_grace": grace}
+    return {**Rule.of(item.schedule).model_dump(), **more}
+
+
+def _read(
+    sent: Mapping[str, str], draft: Draft, item: StoredSchedule | None
+) -> tuple[NewSchedule | None, dict[str, str]]:
+    """Return the schedule in a form without its arguments, or what is wrong, by field."""
+    values = {name: sent[name] for name in NewSchedule.model_fields if sent.get(name)}
+    own = {"task": draft.task_class.name, "id": item.id if item else values.get("id", "")}
+    try:
+        return NewSchedule.model_validate(values | own), {}
+    except ValidationError as error:
+        return None, {str(problem["loc"][0]): problem["msg"] for problem in error.errors()}
 
 
 def _form(
     request: Request,
-    site: Site,
     asked: Edited,
     draft: Draft | None,
+    item: StoredSchedule | None,
     status: int = 200,
     **values: Any,
 ) -> Response:
-    blank: dict[str, Any] = {"preview": None, "wrong": {}, "problems": {}, "problem": ""}
-    blank["argument_texts"] = {}
+    blank: dict[str, Any] = {"wrong": {}, "problems": {}, "problem": "", "argument_texts": {}}
     return render(
         request,
         "schedule_edit.html",
         status,
         draft=draft,
+        item=item,
         asked=asked.model_dump(exclude_defaults=True),
-        classes=sorted(item.name for item in site.registry),
         kinds=get_args(Kind),
         policies=list(CatchUp),
         zones=_zones(),
-        **{**blank, **values},
+        **{**blank, "preview": None, **values},
     )
 
 
@@ -362,20 +328,26 @@ async def _find(site: Site, who: Principal, query: EntryQuery) -> Entries:
     return await site.read(schedules.find, site.stores, query, is_viewer=is_viewer)
 
 
-async def _put(site: Site, who: Principal, new: NewSchedule) -> PutView:
+async def _put(
+    site: Site,
+    who: Principal,
+    new: NewSchedule,
+    arguments: Mapping[str, Any],
+    *,
+    must_be_new: bool = False,
+) -> PutView:
     return await site.perform(
         who,
         schedules.put,
         site.client,
         new.id,
         new.task,
-        ([], new.arguments),
+        ([], arguments),
         new,
-        new.tenant,
-        keep_arguments=new.keep_arguments,
+        tenant=new.tenant or None,
         catch_up=new.catch_up,
         misfire_grace=new.misfire_grace,
-        must_be_new=new.must_be_new,
+        must_be_new=must_be_new,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -14,12 +13,11 @@ from pydantic import BaseModel
 from nonet.base.errors import ConflictError, NonetError
 from nonet.base.plain import plain
 from nonet.operate import dead_letters, history, tasks
-from nonet.operate.argument_fields import ArgumentField, fields_of, problems_of, shown, typed
+from nonet.operate.argument_fields import Draft
 from nonet.operate.task_details import TaskReport
 from nonet.rules.findings import remedies
 from nonet.rules.permissions import Action, Principal
-from nonet.tasks.registry import TaskClass
-from nonet.tasks.secrecy import masked_arguments, secrets_in
+from nonet.tasks.secrecy import masked_arguments
 from nonet.web.error_responses import status_of
 from nonet.web.rendering import back, path_of, render
 from nonet.web.resources.tasks.submitting import NewTask, made
@@ -28,9 +26,7 @@ from nonet.web.site import Site, SiteOf, Submitter, ensure
 
 router = APIRouter(include_in_schema=False)
 
-ARGUMENT = "argument."
-"""The names of fields with arguments begin with this."""
-_FIRST = "give this secret again: a task with changes does not keep it"
+_ARGUMENT = "argument."  # the names of fields with arguments begin with this
 
 
 class Asked(BaseModel):
@@ -38,53 +34,6 @@ class Asked(BaseModel):
 
     task: Text = ""
     again: Text = ""
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A task before it is submitted.
-
-    Attributes:
-        task_class: its class.
-        fields: its arguments.
-        report: the task that is submitted again; None: it is a new one.
-        shown: what the caller may see of the arguments of that task, as it would be typed.
-    """
-
-    task_class: TaskClass
-    fields: list[ArgumentField]
-    report: TaskReport | None = None
-    shown: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def stored(self) -> Mapping[str, Any]:
-        """The arguments of the task that is submitted again."""
-        return self.report.envelope.args if self.report and self.report.envelope else {}
-
-    def typed(self, texts: Mapping[str, str]) -> dict[str, Any]:
-        """Return the arguments that were typed; those that differ, of a task that is repeated."""
-        if self.report is None:
-            return typed(self.fields, texts)
-        changed = {name: text for name, text in texts.items() if text != self.shown.get(name, "")}
-        return typed(self.fields, {name: text for name, text in changed.items() if text})
-
-    def problems(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return what is wrong with typed arguments, by name."""
-        kept = secrets_in(self.stored, self.task_class.cls) - values.keys() if values else ()
-        found = problems_of(self.task_class, {**self.stored, **values})
-        return found | dict.fromkeys(kept, _FIRST)
-
-    def command(self, values: Mapping[str, Any]) -> str:
-        """Return the command that does the same; empty: none does."""
-        masked = plain(masked_arguments(values, self.task_class.cls))
-        report = self.report
-        if report is None:
-            return remedies.of_call(self.task_class.name, masked, "submit")
-        if report.letter is not None:
-            return remedies.of_changes("task-run dlq resubmit", str(report.letter.id), masked)
-        if report.is_live:
-            return ""
-        return remedies.of_changes("task-run resubmit", report.status.id, masked)
 
 
 async def read(site: Site, id: str) -> TaskReport:
@@ -113,12 +62,12 @@ async def submit_again(
     """
     client, id = site.client, report.status.id
     if (letter := report.letter) is not None:
-        return str(
-            await site.perform(who, dead_letters.resubmit, client, letter.id, changes=changes)
-        )
-    if report.is_live:
-        return str(await site.perform(who, tasks.copy, client, id, once, changes))
-    return str(await site.perform(who, history.resubmit, client, id, changes))
+        new = await site.perform(who, dead_letters.resubmit, client, letter.id, changes=changes)
+    elif report.is_live:
+        new = await site.perform(who, tasks.copy, client, id, once, changes)
+    else:
+        new = await site.perform(who, history.resubmit, client, id, changes)
+    return str(new)
 
 
 @router.get("/submit", name="submit_form")
@@ -127,11 +76,11 @@ async def show(
 ) -> Response:
     """Show the fields of a class; or of a task, with its arguments if the caller may see them."""
     if not (asked.task or asked.again):
-        return _render(request, site, asked, None)
-    draft = await _draft(site, who, asked)
-    if draft.shown:
+        return _render(request, asked)
+    draft, report = await _draft(site, who, asked)
+    if draft.texts:
         await site.perform(who, tasks.arguments, site.client, asked.again)
-    return _render(request, site, asked, draft, texts=draft.shown)
+    return _render(request, asked, draft, report, texts=draft.texts)
 
 
 @router.post("/submit")
@@ -139,85 +88,81 @@ async def submit(
     request: Request, site: SiteOf, who: Submitter, asked: Annotated[Asked, Query()]
 ) -> Response:
     """Submit the task; or only check it, and show the command that does the same."""
-    sent = {name: str(value) for name, value in (await request.form()).items()}
-    texts = texts_in(sent)
-    draft = await _draft(site, who, asked)
-    values = draft.typed(texts)
+    sent, texts = await fields_in(request)
+    draft, report = await _draft(site, who, asked)
+    values, once = draft.typed(texts), sent.get("once", "")
     problems, problem, status = draft.problems(values), "", 422
     if not problems and "check" not in sent:
         try:
-            id, text = await _submitted(site, who, draft, values, sent.get("once", ""))
+            id, text = await _submitted(site, who, draft, report, values, once)
             return back(request, path_of(request, "task", id=id), text)
         except NonetError as error:
             problem, status = str(error), status_of(error)
-    is_good = not (problems or problem)
-    # After a lost answer, the same token finds the task. A conflict used it up.
-    once = secrets.token_hex(8) if status == 409 else sent.get("once", "")
-    return _render(
-        request,
-        site,
-        asked,
-        draft,
-        200 if is_good else status,
-        texts={item.name: texts.get(item.name, "") for item in draft.fields if not item.is_secret},
-        problems=problems,
-        problem=problem,
-        command=draft.command(values) if is_good else "",
-        is_good=is_good,
-        once=once,
-    )
+            if status == 409:  # the token is used up; after a lost answer it finds the task
+                once = secrets.token_hex(8)
+    found: dict[str, Any] = {"texts": texts, "problems": problems, "problem": problem, "once": once}
+    if problems or problem:
+        return _render(request, asked, draft, report, status, **found)
+    command = _command(draft, report, values)
+    return _render(request, asked, draft, report, command=command, is_good=True, **found)
 
 
-def texts_in(sent: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of arguments in a form, by name."""
-    found = {name: text for name, text in sent.items() if name.startswith(ARGUMENT)}
-    return {name.removeprefix(ARGUMENT): text for name, text in found.items()}
+async def fields_in(request: Request) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the fields of a form; and those of arguments by the name of the argument."""
+    form = await request.form()
+    sent = {name: str(value).replace("\r\n", "\n") for name, value in form.items()}
+    found = {name: text for name, text in sent.items() if name.startswith(_ARGUMENT)}
+    return sent, {name.removeprefix(_ARGUMENT): text for name, text in found.items()}
 
 
-async def _draft(site: Site, who: Principal, asked: Asked) -> Draft:
+async def _draft(site: Site, who: Principal, asked: Asked) -> tuple[Draft, TaskReport | None]:
     if not asked.again:
-        task_class = site.registry.get(asked.task)
-        return Draft(task_class, fields_of(task_class))
+        return Draft(site.registry.get(asked.task)), None
     ensure(site, who, Action.RESUBMIT)
     report = await read(site, asked.again)
-    task_class = site.registry.get(report.status.name)
-    draft = Draft(task_class, fields_of(task_class), report)
-    secret = secrets_in(draft.stored, task_class.cls)
-    fields = [
-        replace(item, is_secret=item.is_secret or item.name in secret) for item in draft.fields
-    ]
-    known = shown(task_class, fields, draft.stored) if who.may(Action.REVEAL) else {}
-    return replace(draft, fields=fields, shown=known)
+    stored = report.envelope.args if report.envelope else {}
+    return Draft(site.registry.get(report.status.name), stored, who.may(Action.REVEAL)), report
 
 
 async def _submitted(
-    site: Site, who: Principal, draft: Draft, values: dict[str, Any], once: str
+    site: Site,
+    who: Principal,
+    draft: Draft,
+    report: TaskReport | None,
+    values: dict[str, Any],
+    once: str,
 ) -> tuple[str, str]:
     """Submit a draft; return the id of the task, and what to tell the user."""
-    if draft.report is not None:
-        id = await submit_again(site, who, draft.report, once, values)
-        return id, f"Submitted task {draft.report.status.id} again: this is the new task."
+    if report is not None:
+        id = await submit_again(site, who, report, once, values)
+        return id, f"Submitted task {report.status.id} again: this is the new task."
     new = NewTask(task=draft.task_class.name, arguments=values)
     (one,) = await made(site, who, [new], once or None, new)
     return one.id, "Submitted it." if one.created else "It was submitted before: this is the task."
 
 
+def _command(draft: Draft, report: TaskReport | None, values: Mapping[str, Any]) -> str:
+    """Return the command that does the same; empty: none does."""
+    masked = plain(masked_arguments(values, draft.cls))
+    if report is None:
+        return remedies.of_call(draft.task_class.name, masked, "submit")
+    if report.letter is not None:
+        return remedies.of_changes("task-run dlq resubmit", str(report.letter.id), masked)
+    id = report.status.id
+    return "" if report.is_live else remedies.of_changes("task-run resubmit", id, masked)
+
+
 def _render(
     request: Request,
-    site: Site,
     asked: Asked,
-    draft: Draft | None,
+    draft: Draft | None = None,
+    report: TaskReport | None = None,
     status: int = 200,
     **values: Any,
 ) -> Response:
-    blank: dict[str, Any] = {"texts": {}, "problems": {}, "problem": "", "command": ""}
-    blank |= {"is_good": False, "once": secrets.token_hex(8)}
+    blank = {"texts": {}, "problems": {}, "problem": "", "command": "", "is_good": False}
+    values = {**blank, "once": secrets.token_hex(8), **values}
+    address = asked.model_dump(exclude_defaults=True)
     return render(
-        request,
-        "submit.html",
-        status,
-        draft=draft,
-        asked=asked.model_dump(exclude_defaults=True),
-        classes=sorted(item.name for item in site.registry),
-        **{**blank, **values},
+        request, "submit.html", status, draft=draft, report=report, asked=address, **values
     )
