@@ -166,7 +166,7 @@ async def test_a_read_only_link_lets_viewers_in_until_its_end(nonet: Nonet) -> N
             assert (await client.get("/api/v1/overview")).status_code == 200
             form = {"hours": "8", "csrf": await csrf_of(client)}
             refused = await client.post("/account/link", data=form, headers=OURS)
-            assert refused.status_code == 403 and "may not link" in refused.text
+            assert refused.status_code == 403 and "lacks the permission link" in refused.text
             page = (await client.get("/account")).text
             assert page.count("this one") == 1 and "<button>End</button>" not in page
             digest = hashlib.sha256(one.cookies["nonet-test"].encode()).hexdigest()
