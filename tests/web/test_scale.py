@@ -1,8 +1,12 @@
-"""The dashboard of a large system: 1 M queued tasks, 100,000 dead letters and 500 workers."""
+"""The dashboard of a large system: 1 M queued tasks, 100,000 dead letters, 500 workers.
+
+200 classes have figures of two weeks.
+"""
 
 from __future__ import annotations
 
 import json
+import random
 import re
 import time
 from collections import defaultdict
@@ -21,8 +25,11 @@ from web.conftest import Fixed, principal, serving
 from web_tasks import Mail, Report
 
 from nonet import Nonet
+from nonet.base.streams import Priority, Size
 from nonet.config.web_settings import WebSettings
 from nonet.rules.letters import NewDeadLetter
+from nonet.rules.vectors import BUCKETS, end_counts, load_vector, packed, vector
+from nonet.stores.namespace.slots import Kind
 from nonet.stores.queue.leases import BeatReport, Leases
 from nonet.stores.sql import database as sql
 from nonet.web.app import create_app, routers
@@ -31,6 +38,7 @@ from nonet.web.shared import Shared
 QUEUED = 1_000_000
 LETTERS = 100_000
 WORKERS = 500
+CLASSES = 200
 RUNS = 20
 MOST_SECONDS = 0.3
 SLOW_US = 10_000
@@ -62,6 +70,7 @@ async def large(own_redis: RedisServer, mariadb_url: str, tmp_path: Path) -> Asy
         await nonet.submit(Report(8), id="later", at_time=datetime.now(UTC) + timedelta(hours=1))
         await _add_letters(nonet)
         _register_workers(own_redis.url)
+        await add_figures(nonet, CLASSES)
         yield nonet
 
 
@@ -86,6 +95,39 @@ async def _add_letters(nonet: Nonet) -> None:
                 for number in range(start, start + 1000)
             ]
         )
+
+
+async def add_figures(nonet: Nonet, classes: int) -> None:
+    """Give classes, streams and a tenant figures of all minutes and hours that are kept."""
+    client, now = nonet.broker.client, await nonet.broker.logical_now()
+    chance, last = random.Random(7), int(now.timestamp()) // 60 - 1
+    vectors = [
+        vector(
+            end_counts(chance.randrange(20_000), {"retries": chance.randrange(9)}, 3),
+            *([chance.choice((0, 0, chance.randrange(900))) for _ in range(BUCKETS)] for _ in "wr"),
+            {},
+        )
+        for _ in range(200)
+    ]
+    load = load_vector(queued=9, running=3, waiting=2, delayed=1, oldest_ms=700, submitted=5)
+    names = {
+        Kind.CLASS: ["web_tasks:Report", *(f"shop.invoices:Send{n}" for n in range(classes - 1))],
+        Kind.STREAM: ["", *(f"{priority}:{size}" for priority in Priority for size in Size)],
+        Kind.TENANT: ["acme"],
+    }
+    for kind, those in names.items():
+        for name in those:
+            items = [packed(chance.choice(vectors) | load) for _ in range(360)]
+            hours = [b"%d %b" % (last - 60 * n, item) for n, item in enumerate(items)]
+            minutes = [b"%d %b" % (last - n, item) for n, item in enumerate(items[:180])]
+            await client.rpush(f"{{test}}:{kind}hours:{name}", *reversed(hours))
+            await client.rpush(f"{{test}}:{kind}minutes:{name}", *reversed(minutes))
+        await client.zadd(f"{{test}}:{kind}hours", dict.fromkeys(those, last // 60))
+        for minute in range(last - 180, last + 1):
+            found = {name: packed(chance.choice(vectors)) for name in those}
+            await client.hset(f"{{test}}:{kind}60:{minute}", mapping=found)
+        await client.hset("{test}:figures:added", kind, last)
+    await client.hset("{test}:epoch", "since", 1)  # as old as the figures
 
 
 def _register_workers(url: str) -> None:

@@ -67,7 +67,7 @@ DETAILS = (
     "/submit?again=invoice-7",
     "/schedules/edit?task=mailer:SendInvoice",
     "/classes/mailer:SendInvoice?since=14d",
-    "/tenants/acme",
+    "/tenants/(none)",
 )
 
 

@@ -14,7 +14,7 @@ from nonet.rules.findings.throughput import Throughput, throughput_of
 from nonet.rules.vectors import LOAD, load_vector, merged, packed
 from nonet.stores.connection.redis import RedisStore
 from nonet.stores.namespace.figures import Figures
-from nonet.stores.namespace.slots import Kind, Slots, read_day_before, read_slots
+from nonet.stores.namespace.slots import Kind, Slots, read_slots
 
 _OTHERS = {Kind.CLASS: "others", Kind.STREAM: "others", Kind.TENANT: "(others)"}
 _ALL = "all"
@@ -47,12 +47,11 @@ class Counts(RedisStore):
             ServerUnreachableError: Redis does not answer.
         """
         is_bare = kind is Kind.CLASS and name is not None and ":" not in name
-        read = self._client, self._prefix, kind
-        found = await read_slots(*read, since, None if is_bare else name)
-        before = await read_day_before(*read, found, None if is_bare else name) if compares else {}
+        read = self._client, self._prefix, kind, since, None if is_bare else name
+        found = await read_slots(*read, compares=compares)
         return [
-            _series(one, found, before.get(one), is_whole=name is not None)
-            for one in sorted(found.vectors.keys() | before.keys())
+            _series(one, found, is_whole=name is not None)
+            for one in sorted(found.vectors.keys() | found.before.keys())
             if name in (None, one, one.rpartition(":")[2] if is_bare else one)
             if one or kind is not Kind.STREAM
         ]
@@ -63,11 +62,10 @@ class Counts(RedisStore):
         Raises:
             ServerUnreachableError: Redis does not answer.
         """
-        read = self._client, self._prefix, Kind.STREAM
-        found = await read_slots(*read, since)
-        before = _sum_of(await read_day_before(*read, found))
-        found = found._replace(vectors={_ALL: _sum_of(found.vectors)})
-        return _series(_ALL, found, before, is_whole=True)
+        found = await read_slots(self._client, self._prefix, Kind.STREAM, since, compares=True)
+        own, before = _sum_of(found.vectors), _sum_of(found.before)
+        sums = found._replace(vectors={_ALL: own}, before={_ALL: before})
+        return _series(_ALL, sums, is_whole=True)
 
     async def throughput(self, *, since: timedelta = timedelta(minutes=2)) -> Throughput:
         """Return how many tasks of all classes ended a second lately.
@@ -84,7 +82,7 @@ class Counts(RedisStore):
         None: there is no leader, or nothing counts them; see `Measures.figures`.
         """
         read = self._client, self._prefix, Kind.STREAM, timedelta(minutes=3), ""
-        (found,) = [_series("", await read_slots(*read), None, is_whole=True)]
+        found = _series("", await read_slots(*read), is_whole=True)
         loads = [slot.load for slot in found.series if slot.load is not None]
         rate = loads[-1].submitted_per_minute if loads else None
         return None if rate is None else rate / 60
@@ -131,9 +129,9 @@ def loads_of(figures: Figures) -> dict[str, dict[int, int]]:
     return found
 
 
-def _series(name: str, slots: Slots, before: _Vectors | None, *, is_whole: bool) -> FigureSeries:
+def _series(name: str, slots: Slots, *, is_whole: bool) -> FigureSeries:
     those, times = slots.vectors.get(name, {}), (slots.first, slots.now, slots.seconds)
-    return figure_series(name, those, *times, before=before, is_whole=is_whole)
+    return figure_series(name, those, *times, before=slots.before.get(name), is_whole=is_whole)
 
 
 def _sum_of(streams: Mapping[str, _Vectors]) -> dict[datetime, dict[int, int]]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nonet.rules.figures import DAY, RESOLUTIONS, resolution_for
+from nonet.rules.figures import RESOLUTIONS, resolution_for
 from nonet.rules.vectors import merged
 from nonet.stores.connection.clock import correction, instant, logical_now
 from nonet.stores.connection.redis import AsyncRedis
@@ -19,7 +19,8 @@ _FLAT = msgspec.msgpack.Decoder(list[int])
 _MINUTE, _HOUR = (resolution.slot for resolution in RESOLUTIONS)
 _MINUTES = RESOLUTIONS[0].kept // _MINUTE
 
-# Vectors by name and number of the slot.
+Vectors = dict[str, dict[datetime, dict[int, int]]]
+# By number of the slot instead of its start.
 _Numbered = dict[str, dict[int, dict[int, int]]]
 
 
@@ -36,25 +37,34 @@ class Slots(NamedTuple):
 
     Attributes:
         vectors: by name and start of the slot.
+        before: those of the hours that overlap this period a day earlier, if asked for.
         first: begin of the first slot, or of the data of Redis if that is later.
         now: end of the period.
         seconds: length of a slot.
     """
 
-    vectors: dict[str, dict[datetime, dict[int, int]]]
+    vectors: Vectors
+    before: Vectors
     first: datetime
     now: datetime
     seconds: int
 
 
 async def read_slots(
-    client: AsyncRedis, prefix: str, kind: Kind, since: timedelta, name: str | None = None
+    client: AsyncRedis,
+    prefix: str,
+    kind: Kind,
+    since: timedelta,
+    name: str | None = None,
+    *,
+    compares: bool = False,
 ) -> Slots:
     """Read the slots of a period that ends now.
 
     Args:
         since: how far to look back, as far as figures are kept.
         name: read only those of this class, tenant or stream; None: of all.
+        compares: read the day before, too.
 
     Raises:
         ServerUnreachableError: Redis does not answer.
@@ -63,95 +73,105 @@ async def read_slots(
     slot, span = resolution.slot, min(since.total_seconds(), resolution.kept)
     set_by = await correction(client, prefix)
     now = await logical_now(client, prefix)
+    reader = _Reader(client, prefix, kind, name, int(now.timestamp()) // _MINUTE)
     last = int(now.timestamp()) // slot
     number = last - int(span) // slot
-    numbers = range(number, last + 1)
-    found = await _numbered(client, prefix, kind, numbers, slot, name, now)
-    vectors = {
-        name: {instant(at * slot * 1_000_000) - set_by: vector for at, vector in slots.items()}
-        for name, slots in found.items()
-    }
+    hours = range(number * slot // _HOUR - 24, last * slot // _HOUR - 23)
+    if slot == _HOUR and compares:  # the two periods overlap
+        found = before = await reader.read(range(hours[0], last + 1), slot)
+    else:
+        found = await reader.read(range(number, last + 1), slot)
+        before = await reader.read(hours, _HOUR) if compares else {}
+
+    def by_start(numbered: _Numbered, numbers: range, slot: int) -> Vectors:
+        return {
+            one: {
+                instant(at * slot * 1_000_000) - set_by: slots[at] for at in slots if at in numbers
+            }
+            for one, slots in numbered.items()
+        }
+
     began = await client.hget(f"{prefix}epoch", "since")
     first = number * slot * 1_000_000
     if began and began.isdigit():
         first = min(max(first, int(began)), int(now.timestamp() * 1_000_000))
-    return Slots(vectors, instant(first) - set_by, now - set_by, slot)
+    own, earlier = by_start(found, range(number, last + 1), slot), by_start(before, hours, _HOUR)
+    return Slots(own, earlier, instant(first) - set_by, now - set_by, slot)
 
 
-async def read_day_before(
-    client: AsyncRedis, prefix: str, kind: Kind, slots: Slots, name: str | None = None
-) -> dict[str, dict[datetime, dict[int, int]]]:
-    """Read the hours that overlap a period a day earlier, by name; arguments as `read_slots`."""
-    first, end = slots.first - DAY, slots.now - DAY
-    found = await read_slots(client, prefix, kind, slots.now - first, name)
-    hour = timedelta(seconds=_HOUR)
-    return {
-        name: {at: vector for at, vector in those.items() if first - hour < at < end}
-        for name, those in found.vectors.items()
-    }
+class _Reader(NamedTuple):
+    """Reads slots by their numbers.
 
-
-async def _numbered(
-    client: AsyncRedis,
-    prefix: str,
-    kind: Kind,
-    numbers: range,
-    slot: int,
-    name: str | None,
-    now: datetime,
-) -> _Numbered:
-    """Read slots by their numbers: what the leader has added, and the minutes since then.
-
-    A minute may be added meanwhile, but each item says which minute was the last.
+    Attributes:
+        name: only of this; None: of all.
+        minute: the number of this minute.
     """
-    index, minute = f"{kind}hours", int(now.timestamp()) // _MINUTE
-    added = await client.hget(f"{prefix}figures:added", kind)
-    members = [(name or "").encode()]
-    if name is None:
-        members = await client.zrange(f"{prefix}{index}", 0, -1)
-        if slot == _MINUTE and len(members) > len(numbers):  # this takes fewer commands
-            return await _minutes(client, prefix, kind, numbers, name)
-    names = [member.decode(errors="replace") for member in members]
-    list_of = index if slot == _HOUR else f"{kind}minutes"
-    async with client.pipeline(transaction=False) as pipe:
-        for one in names:
-            pipe.lrange(f"{prefix}{list_of}:{one}", -len(numbers), -1)
-        lists = await pipe.execute()
-    found: _Numbered = {}
-    newest: dict[str, int] = {}
-    for one, items in zip(names, lists, strict=True):
-        for last, vector in readable(f"{list_of}:{one}", "", zip(items), _item):
-            _add(found.setdefault(one, {}), last * _MINUTE // slot, vector)
-            newest[one] = max(last, newest.get(one, 0))
-    first = 1 + (int(added) if added and added.isdigit() else 0)
-    first = max(first, minute - _MINUTES, numbers[0] * slot // _MINUTE)
-    left = await _minutes(client, prefix, kind, range(first, minute + 1), name)
-    for one, minutes in left.items():
-        for number, vector in minutes.items():
-            if number > newest.get(one, 0):
-                _add(found.setdefault(one, {}), number * _MINUTE // slot, vector)
-    return {
-        one: slots
-        for one, those in found.items()
-        if (slots := {at: vector for at, vector in those.items() if at in numbers})
-    }
 
+    client: AsyncRedis
+    prefix: str
+    kind: Kind
+    name: str | None
+    minute: int
 
-async def _minutes(
-    client: AsyncRedis, prefix: str, kind: Kind, numbers: Sequence[int], name: str | None
-) -> _Numbered:
-    """Read what workers have reported in some minutes."""
-    async with client.pipeline(transaction=False) as pipe:
-        for number in numbers:
-            key = f"{prefix}{kind}{_MINUTE}:{number}"
-            pipe.hgetall(key) if name is None else pipe.hmget(key, name)
-        slots = await pipe.execute()
-    found: _Numbered = {}
-    for number, those in zip(numbers, slots, strict=True):
-        fields = those if name is None else {name.encode(): those[0]} if those[0] else {}
-        for one, vector in vectors_of(f"{kind}{_MINUTE}:{number}", fields).items():
-            found.setdefault(one, {})[number] = vector
-    return found
+    async def read(self, numbers: range, slot: int) -> _Numbered:
+        """Read what the leader has added, and the minutes since then.
+
+        A minute may be added meanwhile, but each item says which minute was the last.
+        """
+        kind, prefix, one_minute = self.kind, self.prefix, slot // _MINUTE
+        added = await self.client.hget(f"{prefix}figures:added", kind)
+        members = [(self.name or "").encode()]
+        if self.name is None:
+            members = await self.client.zrange(f"{prefix}{kind}hours", 0, -1)
+            if slot == _MINUTE and len(members) > len(numbers):  # this takes fewer commands
+                return await self._reported(numbers)
+        names = [member.decode(errors="replace") for member in members]
+        found, newest = await self._lists(names, numbers, one_minute)
+        first = 1 + (int(added) if added and added.isdigit() else 0)
+        first = max(first, self.minute - _MINUTES, numbers[0] * one_minute)
+        last = min(self.minute, numbers[-1] * one_minute + one_minute - 1)
+        for name, minutes in (await self._reported(range(first, last + 1))).items():
+            for number, vector in minutes.items():
+                if number > newest.get(name, 0):
+                    _add(found.setdefault(name, {}), number // one_minute, vector)
+        return found
+
+    async def _lists(
+        self, names: Sequence[str], numbers: range, size: int
+    ) -> tuple[_Numbered, dict[str, int]]:
+        """Read the lists of names; return also the last minute that is in each.
+
+        Args:
+            size: minutes of a slot.
+        """
+        key, most = f"{self.kind}{'hours' if size > 1 else 'minutes'}:", self.minute // size
+        async with self.client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.lrange(f"{self.prefix}{key}{name}", numbers[0] - most - 1, -1)
+            lists = await pipe.execute()
+        found: _Numbered = {}
+        newest: dict[str, int] = {}
+        for name, items in zip(names, lists, strict=True):
+            for last, vector in readable(f"{key}{name}", "", zip(items), _item):
+                newest[name] = max(last, newest.get(name, 0))
+                if last // size in numbers:
+                    _add(found.setdefault(name, {}), last // size, vector)
+        return found, newest
+
+    async def _reported(self, minutes: Sequence[int]) -> _Numbered:
+        """Read what workers have reported in some minutes."""
+        name, key = self.name, f"{self.kind}{_MINUTE}:"
+        async with self.client.pipeline(transaction=False) as pipe:
+            for number in minutes:
+                at = f"{self.prefix}{key}{number}"
+                pipe.hgetall(at) if name is None else pipe.hmget(at, name)
+            slots = await pipe.execute()
+        found: _Numbered = {}
+        for number, those in zip(minutes, slots, strict=True):
+            fields = those if name is None else {name.encode(): those[0]} if those[0] else {}
+            for one, vector in vectors_of(f"{key}{number}", fields).items():
+                found.setdefault(one, {})[number] = vector
+        return found
 
 
 def _add(slots: dict[int, dict[int, int]], number: int, vector: dict[int, int]) -> None:
