@@ -166,6 +166,9 @@ async def test_each_minute_counts_once_in_its_hour(
     assert [item.figures.ended for item in found.series] == [6, 4]
     (found,) = await counts.figures(since=timedelta(hours=1), name="m:A")
     assert [item.figures.ended for item in found.series] == [4]
+    # A reader counts no minute twice that a leader adds meanwhile.
+    await clock.client.hset(f"{PREFIX}figures:added", Kind.CLASS, 0)
+    assert await read(counts, HOURS, name="m:A") == {"m:A": 10}
 
 
 async def test_the_day_before_is_compared(reports: Reports, counts: Counts, clock: Clock) -> None:
@@ -193,7 +196,7 @@ async def test_the_leader_notes_how_much_there_is(
     await clock.fold(Kind.STREAM, loads=loads_of(await measures.figures()))
     assert await counts.submitted() is None
     await measures.figures(count_accepted=True)
-    for number in range(1, 4):
+    for number in range(1, 5):
         await clock.pass_(minutes=1)
         await broker.submit(
             [Submission(f"{number}.{n}", "p:T", "normal:small", b"e") for n in range(6)]
@@ -202,9 +205,9 @@ async def test_the_leader_notes_how_much_there_is(
     assert await counts.submitted() == pytest.approx(0.1)
     found = await counts.of_all(since=MINUTES)
     queued = [slot.load.queued for slot in found.series if slot.load]
-    assert (queued, found.series[-1].load.submitted_per_minute) == ([0, 6, 12, 18], 6)
+    assert (queued, found.series[-1].load.submitted_per_minute) == ([0, 6, 12, 18, 24], 6)
     (stream,) = await counts.figures(Kind.STREAM, since=HOURS, name="normal:small")
-    assert [slot.load and slot.load.queued for slot in stream.series] == [18]
+    assert [slot.load and slot.load.queued for slot in stream.series] == [24]
     assert stream.series[0].load.oldest_seconds >= 0
 
 
