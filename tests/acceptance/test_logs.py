@@ -86,6 +86,7 @@ async def test_the_lines_of_a_task_are_kept_with_it(site: Site) -> None:
             found = await logs.get(app.client, handle)
             text = "".join(item.log for item in found.attempts)
             assert "|".join(line.split(" ", 1)[1] for line in text.splitlines()) == lines
+            assert await app.logs(handle) == {item.attempt: item.log for item in found.attempts}
             raw = "".join((await app.client.stores.broker.logs(handle)).values())
             assert raw.startswith("nonet-encrypted:") == (kind is SaysSecretly)
         handle = await app.submit(LogsIn(SecretStr(PASSWORD)))

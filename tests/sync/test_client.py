@@ -182,6 +182,7 @@ FORWARDED: dict[str, tuple[Callable[[nonet.SyncNonet], Any], Any]] = {
     "submit_many": (lambda app: app.submit_many([Add(n) for n in range(3)], delay=3600)[3:], []),
     "status": (lambda app: app.status("one").state, "queued"),
     "explain": (lambda app: app.explain("one").state, "queued"),
+    "logs": (lambda app: app.logs("one"), {}),
     "live": (lambda app: len(list(app.live(task="Add"))), 4),
     "list_tasks": (lambda app: app.list_tasks(state="delayed", limit=2).matched, 3),
     "cancel": (lambda app: app.cancel(["one"], reason="no"), {"one": "cancelled"}),

@@ -346,6 +346,14 @@ async def test_the_error_of_a_busy_system_names_what_runs(system: System) -> Non
     await system.run_until_idle()
 
 
+async def test_a_long_step_over_a_short_schedule_is_explained(server: str) -> None:
+    """Each occurrence on the way is submitted, which may take longer than a test waits."""
+    async with System([Hourly], redis_url=server, sizes=[]) as system:
+        await system.advance(timedelta(days=100))
+        with pytest.raises(NotIdleError, match=r"not idle after 0 s:\n  \w+:Hourly: [\d,]+ occurr"):
+            await system.run_until_idle(timeout=0)
+
+
 async def test_a_task_that_can_never_run_is_explained_at_once(server: str) -> None:
     async with System([Add], redis_url=server, sizes=[Size.SMALL]) as system:
         await Add(1, 2).schedule()

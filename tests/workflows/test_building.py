@@ -25,7 +25,8 @@ from nonet import (
     group,
 )
 from nonet.base.messages.message import Reference
-from nonet.tasks.steps import Edge
+from nonet.tasks.runs import place_of
+from nonet.tasks.steps import MISSING, Edge
 from nonet.tasks.task import Given
 from nonet.tasks.workflows import packed_values
 from nonet.testing import run_inline
@@ -205,6 +206,15 @@ REFUSED: dict[type[Exception], list[tuple[Callable[[], object], str]]] = {
         (lambda: Add.given(1), "Add.given: missing a required"),
         (lambda: Add.given(1, c=2), "Add.given: "),
         (lambda: Many.given(1, 2), "pass arguments by name"),
+        (lambda: group(untyped(Noop() for _ in "ab")), r"is a generator: write group\(\*parts\)"),
+        (lambda: group(*untyped(chain(Noop()))), r"Workflow: write the workflow itself, not \*"),
+        (lambda: untyped(chord)([Noop()])(Noop()), r"chord\(parts, body\), not chord\(parts\)\("),
+        (lambda: untyped(Noop()) | Noop(), r"Noop: write chain\(first, second\), not first \|"),
+        (lambda: untyped(ADD) | Noop(), r"Given: write chain\(first, second\), not first \|"),
+        (lambda: untyped(chain(Noop())) | Noop(), r"Workflow: write chain\(first, second\)"),
+        (lambda: untyped(Noop().with_options(delay=1)) | Noop(), r"write chain\(first, second\)"),
+        (lambda: place_of(MISSING), r"no step was passed: pass .* run.result\(workflow.last\[0\]"),
+        (lambda: place_of("0"), "'0' is no step: pass what"),
     ],
     ValueError: [
         (lambda: Workflow().step(Noop(), after=other()), "<step 0: Add> belongs to another workf"),

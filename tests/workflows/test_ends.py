@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from workflows.flow_site import FlowSite, P, submitted
 
+from nonet import TaskCancelled
 from nonet.tasks.runs import WorkflowRun
 
 # The edges of each step; the steps that fail; the states of all steps, and of the workflow.
@@ -57,6 +58,8 @@ async def test_a_cancelled_step_names_its_cause(flows: FlowSite) -> None:
     found = await errors(run)
     assert {found[place] for place in "123"} == {"cancelled: step w:0 failed"}
     assert found["6"] == "cancelled: not needed after w:5"
+    with pytest.raises(TaskCancelled, match="step w:0 failed: 'task-run explain w:0' shows why"):
+        await run._client.step_result(run, "2", 0)
     run = await submitted(f"{chain} | -", "again")
     await flows.run(fails="0 4")
     await run.resume()

@@ -204,6 +204,26 @@ class Reading(InNamespace):
         history = self._open().stores.history
         return await history.ended(states=states, task=task, since=since, limit=limit)
 
+    async def logs(self, id: str) -> dict[int, str]:
+        """Return what the code of a task has logged: the last lines of each attempt, by its number.
+
+        They are kept as long as the result of the task; later its dead letter has some. Those of a
+        running attempt are up to two seconds old.
+
+        Args:
+            id: id or handle of the task.
+
+        Raises:
+            NotBoundError: the application is not open.
+            NotFoundError: the task is unknown.
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            for attempt, lines in (await app.logs(handle)).items():
+                print(f"attempt {attempt}:", lines, sep="\\n")
+        """
+        return await self._open(id).routing.find(lambda home: _known_logs(home, id))
+
     async def list_tasks(
         self,
         *,
@@ -316,6 +336,17 @@ async def _status(home: OpenNamespace, id: str) -> TaskStatus:
 async def _whole_status(home: OpenNamespace, id: str) -> TaskStatus:
     """Return the status of a task, after its end with what the history has."""
     return await home.stores.history.completed(await _status(home, id))
+
+
+async def logs_of(home: OpenNamespace, id: str) -> dict[int, str]:
+    """Return the lines of each attempt that are kept; empty if none are, or the task is unknown."""
+    kept = await home.stores.broker.logs(id)
+    return {attempt: home.cipher.decrypt_text(text, id, "log") for attempt, text in kept.items()}
+
+
+async def _known_logs(home: OpenNamespace, id: str) -> dict[int, str]:
+    await _status(home, id)
+    return await logs_of(home, id)
 
 
 async def _knowing(home: OpenNamespace, id: str) -> OpenNamespace:

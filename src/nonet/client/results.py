@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from nonet.base.errors import ResultUnavailable, TaskCancelled, TaskExpired, TaskFailed
+from nonet.rules.findings import remedies
 from nonet.stores.queue.results import Ended
 from nonet.tasks.handles import ChildResult
 from nonet.tasks.registry import Registry
+
+# What lib/workflow.lua writes for a step that cannot run.
+_FAILED_STEP = re.compile(r"cancelled: step (\S+) failed")
 
 
 def value_of(id: str, ended: Ended, registry: Registry) -> Any:
@@ -24,7 +29,7 @@ def value_of(id: str, ended: Ended, registry: Registry) -> Any:
             traceback=document.traceback if document else "",
         )
     if ended.state == "cancelled":
-        raise TaskCancelled(f"{task} was {error or 'cancelled'}")
+        raise TaskCancelled(f"{task} was {error or 'cancelled'}{_why_failed(error)}")
     if ended.state == "expired":
         raise TaskExpired(f"{task} was {error or 'not started in time'}")
     if document is None:
@@ -34,6 +39,12 @@ def value_of(id: str, ended: Ended, registry: Registry) -> Any:
     if document.note:
         raise ResultUnavailable(f"{task} is {ended.state}, but {document.note}")
     return _typed(ended, registry)
+
+
+def _why_failed(error: str) -> str:
+    """Name the command that shows why the step failed because of which another was cancelled."""
+    step = _FAILED_STEP.fullmatch(error)
+    return f": '{remedies.of('task-run explain', step[1])}' shows why" if step else ""
 
 
 def child_result(id: str, ended: Ended | None, registry: Registry) -> ChildResult:

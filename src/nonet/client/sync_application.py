@@ -293,6 +293,9 @@ class SyncNonet(Application):
     @_blocking(Program.history)
     def history(self) -> None: ...
 
+    @_blocking(Program.logs)
+    def logs(self) -> None: ...
+
     @_blocking(Program.spawn_with_callback)
     def spawn_with_callback(self) -> None: ...
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nonet.client.client import Client
+from nonet.client.reading import logs_of
 from nonet.operate.tasks import details
 
 
@@ -45,9 +46,7 @@ async def get(client: Client, id: str) -> TaskLog:
     """
     # The state comes first: lines are stored before an attempt ends.
     report = await details(client, id)
-    decrypt = client.cipher.decrypt_text
-    kept = (await client.stores.broker.logs(id)).items()
-    found = [AttemptLog(number, decrypt(text, id, "log")) for number, text in kept]
+    found = [AttemptLog(number, text) for number, text in (await logs_of(client, id)).items()]
     if not found and report.letter is not None:
         rows = [row for row in report.letter.history if row.get("log")]
         found = [AttemptLog(int(row.get("attempt", 0)), str(row["log"])) for row in rows]

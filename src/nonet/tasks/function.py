@@ -223,7 +223,12 @@ def _init(function: Any, own: list[inspect.Parameter]) -> Callable[..., None]:
         try:
             bound = signature.bind(*args, **kwargs)  # now, and not in a worker
         except TypeError as error:
-            raise TypeError(f"{function.__qualname__}(): {error}") from None
+            hint = ""
+            if "missing" in str(error):
+                hint = (
+                    f"; for the result of a step before write {function.__name__}.given(…=PREVIOUS)"
+                )
+            raise TypeError(f"{function.__qualname__}(): {error}{hint}") from None
         bound.apply_defaults()
         for name in names:
             self.__dict__[name] = bound.arguments[name]

@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn, Protocol
 
 from nonet.base.errors import NotBoundError
 from nonet.tasks.handles import BoundId, R
-from nonet.tasks.steps import Step
+from nonet.tasks.steps import MISSING, Step
 
 State = Literal["building", "running", "resuming", "done", "failed", "cancelled"]
 """The states of a workflow."""
@@ -39,8 +39,9 @@ class WorkflowStatus:
             ``failed`` or ``cancelled``.
         total: number of steps, including those that steps have added.
         left: number of steps that have not ended.
-        failed: id of the first step that failed, if the workflow has failed; else empty.
-        reason: why it was cancelled, or empty.
+        failed: id of the first step that failed, if the workflow has failed; else empty. Its error
+            is among `WorkflowRun.results`.
+        reason: why it was cancelled, or empty; a failed workflow has none.
         runs: how often it was resumed.
         parent: id of the task that submitted it, or empty.
         opened, ended: when it was submitted, and when it ended (None: it has not).
@@ -151,6 +152,21 @@ class StepResult:
     error: str = ""
 
 
+def place_of(step: object) -> str:
+    """Return the place of a step whose result is asked for.
+
+    Raises:
+        TypeError: it is no step.
+    """
+    if isinstance(step, Step):
+        return step.place
+    what = "no step was passed" if step is MISSING else f"{step!r:.100} is no step"
+    raise TypeError(
+        f"result: {what}: pass what step() returned, or the last step of a chain, as in "
+        "run.result(workflow.last[0], timeout=60); wait() and results() return those of all steps"
+    )
+
+
 class WorkflowClient(Protocol):
     """The methods that a `WorkflowRun` calls on the client of the open application."""
 
@@ -219,9 +235,9 @@ class WorkflowRun(WorkflowId):
         return await self._client.workflow_steps(self)
 
     async def results(self) -> list[StepResult]:
-        """Return how the steps have ended that have, in the order of their places.
+        """Return how the steps that have ended so far have ended, in the order of their places.
 
-        It waits for none; raises as `steps`.
+        It waits for none: call `wait` before, or the list may be empty. Raises as `steps`.
         """
         return await self._client.workflow_results(self)
 
@@ -237,21 +253,22 @@ class WorkflowRun(WorkflowId):
         """
         return await self._client.workflow_ended(self, timeout)
 
-    async def result(self, step: Step[R], timeout: float | None = None) -> R:
+    async def result(self, step: Step[R] = MISSING, timeout: float | None = None) -> R:
         """Wait for a step to end, and return its result.
 
         It is kept until the workflow has ended, and for NONET_RESULT_TTL after that.
 
         Args:
-            step: a step of the workflow.
+            step: a step of the workflow, as `Workflow.step` and `Workflow.last` return them.
             timeout: seconds; None waits without limit.
 
         Raises:
+            TypeError: it is no step.
             TaskFailed, TaskCancelled, TaskExpired: the step ended otherwise.
             ResultUnavailable: the step is unknown, or its result is not kept.
             TimeoutError: it has not ended in time.
         """
-        value: R = await self._client.step_result(self, step.place, timeout)
+        value: R = await self._client.step_result(self, place_of(step), timeout)
         return value
 
     async def cancel(self, reason: str = "") -> str:

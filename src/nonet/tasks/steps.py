@@ -32,6 +32,9 @@ Example:
 """
 
 
+MISSING: Any = None
+"""Default of an argument without which a call is refused, by a sentence that says what to write."""
+
 EVENT = "await:"
 """What the name of a step without code begins with. No class has such a name: ``await`` is a
 keyword."""

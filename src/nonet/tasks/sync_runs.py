@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from nonet.tasks.handles import R
-from nonet.tasks.runs import StepResult, StepStatus, WorkflowId, WorkflowStatus
-from nonet.tasks.steps import Step
+from nonet.tasks.runs import StepResult, StepStatus, WorkflowId, WorkflowStatus, place_of
+from nonet.tasks.steps import MISSING, Step
 
 
 class SyncWorkflowClient(Protocol):
@@ -56,7 +56,10 @@ class SyncWorkflowRun(WorkflowId):
         return self._client.workflow_steps(self)
 
     def results(self) -> list[StepResult]:
-        """Return how the steps have ended that have; raises as `nonet.WorkflowRun.results`."""
+        """Return how the steps that have ended so far have ended; see `nonet.WorkflowRun.results`.
+
+        It waits for none: call `wait` before, or the list may be empty.
+        """
         return self._client.workflow_results(self)
 
     def wait(self, timeout: float | None = None) -> WorkflowStatus:
@@ -70,7 +73,7 @@ class SyncWorkflowRun(WorkflowId):
         """
         return self._client.workflow_ended(self, timeout)
 
-    def result(self, step: Step[R], timeout: float | None = None) -> R:
+    def result(self, step: Step[R] = MISSING, timeout: float | None = None) -> R:
         """Wait for a step to end, and return its result.
 
         Args:
@@ -78,10 +81,10 @@ class SyncWorkflowRun(WorkflowId):
             timeout: seconds; None waits without limit.
 
         Raises:
-            TaskFailed, TaskCancelled, TaskExpired, ResultUnavailable, TimeoutError: as
+            TypeError, TaskFailed, TaskCancelled, TaskExpired, ResultUnavailable, TimeoutError: as
                 `nonet.WorkflowRun.result`.
         """
-        value: R = self._client.step_result(self, step.place, timeout)
+        value: R = self._client.step_result(self, place_of(step), timeout)
         return value
 
     def cancel(self, reason: str = "") -> str:

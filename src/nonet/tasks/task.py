@@ -7,7 +7,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypedDict, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    NoReturn,
+    Protocol,
+    TypedDict,
+    Unpack,
+    overload,
+)
 
 from msgspec import Struct
 
@@ -213,6 +223,18 @@ def has_default_policy(cls: type[BaseTask]) -> bool:
     return inspect.getattr_static(cls, "retry_policy") is _NO_RETRY
 
 
+def refusing(instead: str) -> Callable[..., NoReturn]:
+    """Make a method for what other systems write; its error says what to write here."""
+
+    def refuse(self: object, *_: Any) -> NoReturn:
+        raise TypeError(f"{type(self).__name__}: write {instead}")
+
+    return refuse
+
+
+_NOT_PIPED = refusing("chain(first, second), not first | second")
+
+
 class BaseTask(Constructible):
     """Base class of all tasks: subclass it, declare arguments, and define ``execute``.
 
@@ -306,6 +328,8 @@ class BaseTask(Constructible):
 
         def execute(self, *args: Any, **kwargs: Any) -> Any:
             """Do the work of the task."""
+    else:
+        __or__ = _NOT_PIPED
 
     @overload
     @classmethod
@@ -455,6 +479,9 @@ class TaskWithOptions(Generic[R_co]):
         self.task: Any = task
         self.options: TaskOptions = options
 
+    if not TYPE_CHECKING:
+        __or__ = _NOT_PIPED
+
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r:.100}" for name, value in self.options.items())
         return f"{self.task!r:.200}.with_options({options})"
@@ -489,6 +516,9 @@ class Given(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"{self.cls.__name__}.given({', '.join(self.values)})"
+
+    if not TYPE_CHECKING:
+        __or__ = _NOT_PIPED
 
     @property
     def vo(self) -> str | None:

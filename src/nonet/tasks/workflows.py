@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import asdict, replace
 
@@ -13,7 +13,7 @@ from nonet.base.messages.message import Reference
 from nonet.base.messages.terms import delay_problem, microseconds, start_by_problem, step_term
 from nonet.tasks.handles import R
 from nonet.tasks.runs import WorkflowRun
-from nonet.tasks.steps import FAILURE, SUCCESS, Added, After, Edge, Event, Previous, Step
+from nonet.tasks.steps import FAILURE, MISSING, SUCCESS, Added, After, Edge, Event, Previous, Step
 from nonet.tasks.sync_runs import SyncWorkflowRun
 from nonet.tasks.task import (
     BaseTask,
@@ -25,6 +25,7 @@ from nonet.tasks.task import (
     current_submitter,
     current_sync_submitter,
     ensure_task,
+    refusing,
     task_and_options,
 )
 
@@ -60,6 +61,10 @@ class Workflow:
 
     def __repr__(self) -> str:
         return f"Workflow({self.title!r}, {len(self.steps)} steps)"
+
+    if not TYPE_CHECKING:
+        __or__ = refusing("chain(first, second), not first | second")
+        __iter__ = refusing("the workflow itself, not *workflow: it is one part")
 
     @classmethod
     def below(cls, place: str) -> Workflow:
@@ -208,7 +213,8 @@ class Workflow:
             ValueError: the other workflow has no steps.
         """
         first = _edges(after)
-        if isinstance(part, list | tuple):
+        is_several = isinstance(part, Iterable) and not isinstance(part, str | BaseTask | Workflow)
+        if is_several:
             raise TypeError(f"{part!r:.100} is a {type(part).__name__}: write group(*parts)")
         if not isinstance(part, Workflow):
             return [self._step(part, first, {}, listed=listed)]
@@ -312,7 +318,11 @@ def group(*parts: Part, title: str = "", labels: Mapping[str, Any] | None = None
 
 
 def chord(
-    parts: Iterable[Part], body: Part, *, title: str = "", labels: Mapping[str, Any] | None = None
+    parts: Iterable[Part],
+    body: Part = MISSING,
+    *,
+    title: str = "",
+    labels: Mapping[str, Any] | None = None,
 ) -> Workflow:
     """Run parts at the same time, and a last one when all of them are done.
 
@@ -326,6 +336,8 @@ def chord(
     Example:
         run = await chord([Add(1, 2), Add(3, 4)], Sum.given(numbers=PREVIOUS)).submit()
     """
+    if body is MISSING:
+        raise TypeError("chord: there is no body: write chord(parts, body), not chord(parts)(body)")
     made, given_parts = Workflow(title, labels=labels), group(*parts)
     if not given_parts.steps and isinstance(body, Given):
         body = _with_previous(body, [], listed=True)

@@ -127,7 +127,14 @@ class IdleCheck:
         lines = [line for item in busy[:_MOST_EXPLAINED] if (line := await self._explained(item))]
         if len(busy) > _MOST_EXPLAINED:
             lines.append(f"… and {len(busy) - _MOST_EXPLAINED} others")
-        if not busy:
+        now = await self._app.broker.now()
+        due = [
+            f"{task}: {number:,} occurrence{'s' * (number != 1)} of its schedule due. Leave the "
+            "class out with @pytest.mark.nonet(tasks=[…]), or advance by less"
+            for task, number in self._running.scheduler.periodic.overdue(now)
+        ]
+        lines = due + lines
+        if not lines:
             lines.append("something is due, but the scheduler does not move it: see its log")
         return listed(f"not idle after {timeout:g} s", lines)
 

@@ -126,7 +126,7 @@ def _make_good(
     latest = latest_until(schedule, last, cutoff)
     if latest is None:
         return []
-    number = _count(schedule, last, latest)
+    number = count(schedule, last, latest)
     if catch_up is CatchUp.SKIP:
         return [Occurrence(latest, missed=number, fires=False)]
     if catch_up is CatchUp.ONE:
@@ -141,9 +141,9 @@ def _newest(
 ) -> list[datetime]:
     """Return the last `limit` occurrences in (`after`, `latest`], oldest first."""
     low, high = after, latest  # at least `limit` follow `low`, fewer follow `high`
-    while high - low > MICROSECOND and _count(schedule, low, latest) > limit:
+    while high - low > MICROSECOND and count(schedule, low, latest) > limit:
         middle = low + (high - low) / 2
-        if _count(schedule, middle, latest) >= limit:
+        if count(schedule, middle, latest) >= limit:
             low = middle
         else:
             high = middle
@@ -155,8 +155,14 @@ def _newest(
     return list(found)
 
 
-def _count(schedule: TaskScheduleBase, after: datetime, until: datetime) -> int:
-    """Count the occurrences in (`after`, `until`]; stop counting beyond `BATCH`."""
+def count(schedule: TaskScheduleBase, after: datetime, until: datetime) -> int:
+    """Count the occurrences in (`after`, `until`]; stop counting beyond `BATCH`.
+
+    >>> from datetime import UTC
+    >>> day = datetime(2025, 1, 1, tzinfo=UTC)
+    >>> count(IntervalSecondsSchedule(2), day, day + timedelta(days=4))
+    172800
+    """
     if isinstance(schedule, IntervalSecondsSchedule):
         return schedule.count(after, until)
     number = 0

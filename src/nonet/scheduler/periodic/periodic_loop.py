@@ -11,7 +11,7 @@ import hashlib
 import heapq
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -24,13 +24,13 @@ from nonet.config.entries import Entry, merged, overlap_of
 from nonet.daemon.service import is_end
 from nonet.rules.outcomes import ErrorSummary, summarize
 from nonet.scheduler.periodic.asking import Asker
-from nonet.scheduler.periodic.due import Due, Occurrence, due
+from nonet.scheduler.periodic.due import Due, Occurrence, count, due
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.planning import Planned, Planner, Situation
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.periodic import Periodic
 from nonet.stores.queue.submissions import Submission
-from nonet.tasks.schedules import MICROSECOND, Overlap, misfire_grace_of
+from nonet.tasks.schedules import MICROSECOND, Overlap, misfire_grace_of, takes_after
 from nonet.tasks.task import Options
 from nonet.telemetry.tracing import describe_sent, sending
 
@@ -126,6 +126,14 @@ class PeriodicLoop:
     def number(self) -> int:
         """Number of enabled entries."""
         return sum(entry.enabled for entry in self._entries)
+
+    def overdue(self, now: datetime) -> Iterator[tuple[str, int]]:
+        """Yield the class of each entry that is due, and how many of its occurrences are."""
+        for planned in self._planned.values():
+            entry = planned.entry
+            if planned.look and planned.look <= now:
+                known = takes_after(entry.schedule)
+                yield entry.task_name, count(entry.schedule, planned.last, now) if known else 1
 
     async def tick(
         self, term: str, still_runs: Callable[[], bool] = lambda: True, *, may_fire: bool = True
