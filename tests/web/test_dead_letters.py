@@ -163,7 +163,11 @@ async def test_letters_are_discarded_with_a_note(nonet: Nonet, client: AsyncClie
     (cluster,) = (await client.get(f"{API}/clusters", params={"error": "KeyError"})).json()["items"]
     wanted = {"cluster": cluster["fingerprint"], "why": "fixed in 2.4"}
     bulk = (await client.post(f"{API}/discard", json=wanted)).json()["bulk"]
-    assert (await ended(client, bulk))["done"] == 3
+    state = await ended(client, bulk)
+    assert (state["done"], state["text"]) == (
+        3,
+        "discard KeyError of web_tasks:Report: fixed in 2.4",
+    )
     assert await statuses(nonet) == {kept: "PENDING"}
     one, many = await nonet.stores.events.last(2, kind="dlq-discard")
     assert one.text == f"row {rows[0]}: paid by hand"

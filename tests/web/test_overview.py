@@ -126,6 +126,7 @@ def test_a_button_does_what_its_command_does() -> None:
         remedies.command("task-run", "pause", "--task", "mail:Send"),
         remedies.of_task("cancel", "-a/b"),
         remedies.command("task-run", "limits", "unset", "limiter:conc:job:7"),
+        remedies.command("task-run", "limits", "show", "limiter:conc:job:7"),
         remedies.of_workflow("resume", "nightly"),
         remedies.command("task-run", "schedules", "resume", "mail:Send"),
         remedies.command("task-run", "locks", "release", "lock:mutex:job:7"),

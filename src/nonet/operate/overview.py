@@ -160,6 +160,7 @@ async def look(
         "tasks handed on", lambda: stores.measures.handed_on(alive), ({}, {})
     )
     entries = await reader.read("schedules", stores.periodic.statuses)
+    lost = await reader.read("events", lambda: _lost_workers(stores, now, workers))
     situation = Situation(
         server=msgspec.structs.replace(server, sql=sql),
         at=now,
@@ -174,7 +175,8 @@ async def look(
         pauses=await reader.read("pauses", stores.controls.load, seconds=0),
         deaths=deaths,
         failing=await reader.read("figures", lambda: _failing(stores, deaths)),
-        lost_workers=await reader.read("events", lambda: _lost_workers(stores, now, workers)),
+        lost_workers=[classes for _, classes in lost],
+        lost_since=min((at for at, _ in lost), default=None),
         tenants=await reader.read("tenants", stores.tenants.live, {}),
         foreign=foreign,
         locked=locked,
@@ -337,20 +339,20 @@ async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
 
 async def _lost_workers(
     stores: Stores, now: datetime, workers: Iterable[WorkerStatus]
-) -> list[list[str]]:
-    """Return the classes that ran in each worker that died.
+) -> list[tuple[datetime, list[str]]]:
+    """Return when each worker died, and the classes that ran in it.
 
     A worker that was only frozen has registered again, and does not count.
     """
     alive = {worker.name: worker.since for worker in workers if worker.alive}
     events = await stores.events.last(_MOST, kind="worker-lost", since=now - _LOOK_BACK)
-    lost = [_tasks_of(event) for event in events if not _is_back(event, alive)]
-    ids = list(dict.fromkeys(id for tasks in lost for id in tasks))[:_MOST_SUSPECTS]
+    lost = [(event.at, _tasks_of(event)) for event in events if not _is_back(event, alive)]
+    ids = list(dict.fromkeys(id for _, tasks in lost for id in tasks))[:_MOST_SUSPECTS]
     names = {item.id: item.name for item in await stores.results.statuses(ids)}
     if ids:
         failed = await stores.history.ended(states=_FAILED, since=_LOOK_BACK, limit=_MOST)
         names |= {task.id: task.name for task in failed}
-    return [[names[id] for id in tasks if id in names] for tasks in lost]
+    return [(at, [names[id] for id in tasks if id in names]) for at, tasks in lost]
 
 
 def _tasks_of(lost: Event) -> list[str]:

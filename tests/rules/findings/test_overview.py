@@ -110,6 +110,11 @@ def case(problem: str, hint: str, **known: Any) -> tuple[str, str, dict[str, Any
             failing={"files:Audit"},
         ),
         case(
+            "files:Audit dies: LimitImpossible: limiter:conc:job:7 allows 0, one",
+            "task-run limits show limiter:conc:job:7",
+            deaths=[replace(DEATHS, error="LimitImpossible: limiter:conc:job:7 allows 0, one …")],
+        ),
+        case(
             "files:Bomb kills its process: TaskCrashed: killed by signal 9 (task-run result t-8)",
             "task-run result t-8",
             deaths=[BOMB],

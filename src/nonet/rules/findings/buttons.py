@@ -49,7 +49,9 @@ def button_of(command: str) -> Button | None:
             asks = f"Task {id} does not run any further. If it runs, its worker ends it."
             return Button("Cancel …", Action.CANCEL, f"/tasks/{_quoted(id)}/cancel", {}, asks)
         case ["task-run", "limits", "unset", name]:
-            return Button("As configured", Action.LIMIT, "/limits/unset", {"name": name})
+            return Button("Unset limit", Action.LIMIT, "/limits/unset", {"name": name})
+        case ["task-run", "limits", "show", name]:
+            return Button("Change …", Action.LIMIT, f"/limits/edit?{urlencode({'name': name})}")
         case ["task-run", "workflows", "resume", id]:
             return Button("Resume", Action.RESUBMIT, f"/workflows/{_quoted(id)}/resume", {})
         case ["task-run", "schedules", "resume", task]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -19,6 +20,7 @@ _FEW_DEATHS = 3
 # Older failures are no longer errors (seconds).
 _OLD = 600.0
 _LONG_STALL = 1.0
+_IMPOSSIBLE = re.compile(r"LimitImpossible: (limiter:\S+) allows ")
 _ISOLATE = "give the class size = Size.MEDIUM or isolation = Isolation.CHILD"
 
 
@@ -59,6 +61,8 @@ def _deaths(found: Situation) -> Iterator[Finding]:
 def _remedy_of_deaths(found: Situation, death: Deaths) -> str:
     if death.state == "expired":
         return remedies.of_worker(death.size)
+    if limiter := _IMPOSSIBLE.match(death.error):
+        return remedies.command("task-run", "limits", "show", limiter[1])
     has_more = any(task == death.task for task, _ in found.active)
     # Suggest a pause only if no task of the class succeeds: it would stop working tasks, too.
     if has_more and death.task in found.failing:
@@ -167,6 +171,7 @@ def _lost_workers(found: Situation) -> Iterator[Finding]:
         *(("class", task) if task else ("worker", "deaths")),
         f"{died} died within an hour{f', {each} {task}' if task else ''}",
         command="task-run events --kind worker-lost",
+        since=found.lost_since,
         count=number,
         cause=_crashing(task) if task else "",
     )

@@ -81,7 +81,7 @@ class Situation:
         deaths: of the last hour.
         failing: classes with tasks that failed in the last hour, and none that was done.
         lost_workers: for each worker that died in the last hour the classes that ran in it, as far
-            as they are known.
+            as they are known; the first of them died at `lost_since`.
         foreign: tasks that workers have handed on and no live worker takes, by class and size.
         locked: why a worker could not decrypt the oldest of these, by class and size.
         paused_entries: periodic entries that operators paused, by themselves.
@@ -113,6 +113,7 @@ class Situation:
     deaths: Sequence[Deaths] = ()
     failing: Collection[str] = ()
     lost_workers: Sequence[Sequence[str]] = ()
+    lost_since: datetime | None = None
     tenants: Mapping[str, int] = field(default_factory=dict)
     foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
     locked: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from nonet.operate.dead_letters import (
     ClusterPage,
     LetterDetails,
     LetterQuery,
+    LetterSelection,
     LetterView,
 )
 from nonet.operate.lists import Page
@@ -108,6 +109,16 @@ async def reveal(site: Site, who: Principal, row: int) -> dict[str, Any]:
     nonet = site.nonet
     store, cipher = await nonet.dead_letters(), nonet.client.cipher
     return await site.perform(who, dead_letters.reveal, store, row, nonet.registry, cipher)
+
+
+async def in_words(site: Site, query: LetterSelection) -> str:
+    """Say which letters are selected, for the audit and for people; a cluster by its cause."""
+    text = query.in_words
+    if query.cluster:
+        for letter in (await find(site, LetterQuery(cluster=query.cluster, limit=1))).items:
+            cause = f"{letter.error_type or letter.reason} of {letter.shown_class}"
+            text = text.replace(f"cluster {query.cluster}", cause)
+    return text
 
 
 async def resubmit_many(

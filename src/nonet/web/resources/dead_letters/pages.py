@@ -112,7 +112,8 @@ async def resubmit_all(
     """Submit the letters again that existed at the preview."""
     exact = query.filter(lambda: site.registry, status=Status.PENDING, up_to=up_to)
     number, exact = await letters.measured(site, exact)
-    bulk = await letters.resubmit_many(site, who, exact, number, query.in_words, _rate_of(rate))
+    words = await letters.in_words(site, query)
+    bulk = await letters.resubmit_many(site, who, exact, number, words, _rate_of(rate))
     text = f"Submitting {bulk.total} letters again. It continues when you leave this page."
     return back(request, path_of(request, "dead_letters"), text)
 
@@ -142,7 +143,8 @@ async def discard_all(
 ) -> Response:
     """Delete the letters that existed at the preview."""
     number, exact = await letters.measured(site, query.filter(lambda: site.registry, up_to=up_to))
-    bulk = await letters.discard_many(site, who, exact, number, query.in_words, why.strip())
+    words = await letters.in_words(site, query)
+    bulk = await letters.discard_many(site, who, exact, number, words, why.strip())
     text = f"Discarding {bulk.total} letters. It continues when you leave this page."
     return back(request, path_of(request, "dead_letters"), text)
 

@@ -124,7 +124,8 @@ async def resubmit_dead_letters(
     number, exact = await wanted.measured(site, status=Status.PENDING)
     if wanted.dry_run:
         return _dry(number, exact)
-    bulk = await letters.resubmit_many(site, who, exact, number, wanted.in_words, wanted.rate)
+    words = await letters.in_words(site, wanted)
+    bulk = await letters.resubmit_many(site, who, exact, number, words, wanted.rate)
     return Change(bulk.total, exact.up_to or 0, bulk)
 
 
@@ -136,7 +137,8 @@ async def discard_dead_letters(
     number, exact = await wanted.measured(site)
     if wanted.dry_run:
         return _dry(number, exact)
-    bulk = await letters.discard_many(site, who, exact, number, wanted.in_words, wanted.why)
+    words = await letters.in_words(site, wanted)
+    bulk = await letters.discard_many(site, who, exact, number, words, wanted.why)
     return Change(bulk.total, exact.up_to or 0, bulk)
 
 
