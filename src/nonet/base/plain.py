@@ -27,6 +27,15 @@ def printable(text: str) -> str:
     )
 
 
+def counted(number: int, what: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "worker"), counted(2, "worker")
+    ('1 worker', '2 workers')
+    """
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def few(items: Sequence[object]) -> str:
     """Name the first items of a list in a sentence.
 

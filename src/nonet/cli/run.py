@@ -43,7 +43,7 @@ logs       look   logs.show_logs    Show what the code of a task has logged, by 
 result     look   tasks.result      Print the result of a task, or its error with the traceback.
 explain    look   tasks.explain     Explain why a task does not run, or where it runs.
 overview   look   overview.show_overview Show what is wrong now, and the command that mends it.
-seen       act    overview.see_finding Mark a finding of the overview as seen, for all operators.
+seen       act    overview.see_finding Mark a finding as seen, for all operators.
 resubmit   act    history.resubmit  Submit a failed task again as a new task, and print its id.
 cancel     act    cancel.cancel     Cancel tasks for good: queued, delayed, waiting or running.
 queues     look   queues.list_queues Show the nine streams, and the tasks outside them.

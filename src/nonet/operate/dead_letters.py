@@ -16,7 +16,7 @@ from nonet.base.errors import MalformedMessageError, NonetError, NotFoundError
 from nonet.base.messages.documents import are_encrypted
 from nonet.base.messages.encryption import Cipher
 from nonet.base.messages.message import decode
-from nonet.base.plain import few
+from nonet.base.plain import counted, few
 from nonet.operate.audited import audited
 from nonet.operate.lists import (
     Age,
@@ -36,7 +36,6 @@ from nonet.operate.resubmission import (
     submit_many,
     why_closed,
 )
-from nonet.rules.findings.peers import counted
 from nonet.rules.letters import Cluster, LetterFilter, Status
 from nonet.rules.permissions import Action
 from nonet.tasks.secrecy import mask_names, masked_arguments

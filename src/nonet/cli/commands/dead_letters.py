@@ -14,7 +14,7 @@ import typer
 from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NonetError, NotFoundError
 from nonet.base.messages.message import Usage
-from nonet.base.plain import plain
+from nonet.base.plain import counted, plain
 from nonet.cli.batch import Report, one_by_one
 from nonet.cli.commands.task_arguments import Changes
 from nonet.cli.commands.task_building import read_json
@@ -35,7 +35,6 @@ from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
 from nonet.operate import dead_letters
 from nonet.operate.dead_letters import AttemptView, LetterDetails, LetterQuery, LetterSelection
-from nonet.rules.findings.peers import counted
 from nonet.rules.letters import LetterFilter
 from nonet.stores.sql.dead_letters import DeadLetters
 

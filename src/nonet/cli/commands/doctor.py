@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nonet.base.plain import counted
 from nonet.cli.findings import print_findings
 from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_line
@@ -15,7 +16,6 @@ from nonet.cli.progress import seconds_passing
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
 from nonet.operate.doctor import patience
-from nonet.rules.findings.peers import counted
 
 if TYPE_CHECKING:
     from nonet.rules.findings.finding import Finding

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nonet.base.plain import counted
 from nonet.cli.options import Json
 from nonet.cli.output import echo, print_json, print_view
 from nonet.cli.process import print_error, run
@@ -13,7 +14,6 @@ from nonet.cli.target import Target, flat, operation
 from nonet.daemon.service import ExitCode
 from nonet.operate import locks
 from nonet.operate.locks import LockQuery
-from nonet.rules.findings.peers import counted
 from nonet.rules.findings.refusal import named
 from nonet.stores.namespace.lock_board import Released, not_held
 

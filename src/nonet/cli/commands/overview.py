@@ -12,6 +12,7 @@ import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.durations import span
+from nonet.base.plain import counted
 from nonet.cli.durations import duration
 from nonet.cli.findings import print_findings
 from nonet.cli.options import Json
@@ -20,7 +21,6 @@ from nonet.cli.pages import page_at, with_page
 from nonet.cli.target import Target, operation
 from nonet.cli.watching import show
 from nonet.operate import overview
-from nonet.rules.findings.peers import counted
 
 if TYPE_CHECKING:
     from nonet.rules.findings.situation import Overview
@@ -62,9 +62,9 @@ async def see_finding(
     ],
     as_json: Json = False,
 ) -> None:
-    """Mark a finding of the overview as seen, for all operators, until an end.
+    """Mark a finding as seen, for all operators.
 
-    Until then it is below the others, here and on the page. If it gets worse, it rises again.
+    For that long it is below the others, here and on the page. If it gets worse, it rises again.
     'task-run overview --json' names kind and what of each finding.
 
     Exit codes: 0 marked, 4 no such finding.

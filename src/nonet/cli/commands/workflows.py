@@ -10,6 +10,7 @@ from urllib.parse import quote
 import typer
 
 from nonet.base.errors import ConfigurationError
+from nonet.base.plain import counted
 from nonet.cli.completion import workflow_ids
 from nonet.cli.options import Json
 from nonet.cli.output import echo, print_answer, print_json, print_view
@@ -20,7 +21,6 @@ from nonet.daemon.service import ExitCode
 from nonet.operate import workflows
 from nonet.operate.workflows import StepPage, StepQuery, WorkflowQuery
 from nonet.rules.findings import remedies
-from nonet.rules.findings.peers import counted
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import chain
 
 from nonet.base.durations import span
+from nonet.base.plain import counted
 from nonet.rules.findings import remedies
 from nonet.rules.findings.finding import Finding
-from nonet.rules.findings.peers import counted
 from nonet.rules.findings.situation import Deaths, Situation, brief
 from nonet.rules.pauses import of_task
 from nonet.rules.workflows import failed_in_words, stuck_in_words

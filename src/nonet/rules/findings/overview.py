@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import chain
 
 from nonet.base.durations import span
+from nonet.base.plain import counted
 from nonet.rules.findings import remedies
 from nonet.rules.findings.contention import contention
 from nonet.rules.findings.failures import failures
 from nonet.rules.findings.finding import Finding, in_order
-from nonet.rules.findings.peers import counted
 from nonet.rules.findings.refusal import tasks_wait
 from nonet.rules.findings.servers import (
     LEADERLESS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nonet.base.plain import counted
 from nonet.base.versions import is_older
 
 
@@ -152,12 +153,3 @@ def busy(peers: Sequence[Peer], workers: int, size: str) -> str:
         f"{others} (NONET_THREADS). Until a thread is free, such a worker fetches nothing, not "
         "even coroutines"
     )
-
-
-def counted(number: int, what: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "worker"), counted(2, "worker")
-    ('1 worker', '2 workers')
-    """
-    return f"{number} {what}{'' if number == 1 else 's'}"

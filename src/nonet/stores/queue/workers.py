@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from nonet.base.amounts import format_bytes
 from nonet.base.durations import span
-from nonet.rules.findings.peers import counted
+from nonet.base.plain import counted
 from nonet.stores.connection.redis import AsyncRedis, Scripts
 from nonet.stores.connection.unreadable import readable, readable_value
 

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
+from nonet.base.plain import counted
 from nonet.operate import locks
 from nonet.operate.locks import LockQuery, Locks
-from nonet.rules.findings.peers import counted
 from nonet.rules.findings.refusal import named, refused_by
 from nonet.rules.limits import LimitAddress
 from nonet.rules.permissions import Principal
