@@ -2,7 +2,7 @@
 // data-series names what the line shows.
 "use strict";
 {
-  const READ_MS = 20000;
+  const READ_MS = 30000;
   const HOUR = 3600;
   const history = document.querySelector("[data-figures]");
   const figures = history ? [...history.querySelectorAll("figure[data-chart]")] : [];
