@@ -167,6 +167,8 @@ async def test_a_schedule_is_added_and_removed(task_run: TaskRun) -> None:
     task_run.environment["NONET_DB_URL"] = f"sqlite:///{task_run.home}/nonet.db"
     async with scheduler(task_run):
         rule = ("--cron", "0 8 * * *", "--timezone", "Europe/Zurich")
+        preview = (await task_run("schedules", "preview", *rule)).out
+        assert preview.count(" 08:00:00 CE") >= 10 and "+01:00" in preview and "+02:00" in preview
         assert (await task_run(*add, *rule)).out == "d-7 created\n"
         again = await task_run(*add, *rule, "--json")
         assert again.json == {"id": "d-7", "change": "unchanged"}

@@ -13,7 +13,16 @@ from nonet.cli.commands.task_arguments import Args, Kwargs, Task
 from nonet.cli.commands.task_building import given_arguments
 from nonet.cli.completion import entry_classes, entry_names, entry_vos
 from nonet.cli.options import Json
-from nonet.cli.output import echo, print_answer, print_fields, print_json, print_line, print_view
+from nonet.cli.output import (
+    cell,
+    echo,
+    print_answer,
+    print_fields,
+    print_json,
+    print_line,
+    print_table,
+    print_view,
+)
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.cli.task_classes import names_of, registry_here
 from nonet.operate import entry_state, schedules
@@ -228,7 +237,13 @@ async def preview(target: Target, rule: RuleOptions, as_json: Json = False) -> N
     """
     async with target.stores() as stores:
         found = await schedules.preview(stores, rule.given())
-    print_view(found, as_json, "schedule rule upcoming clock_change")
+    print_view(found, as_json, "schedule rule")
+    if not as_json:
+        columns = ["next", *([found.zone] if found.zone != "UTC" else [])]
+        print_table(columns, [[at, found.local(at)][: len(columns)] for at in found.upcoming])
+    if not as_json and (change := found.clock_change):
+        first = f"; the first one after: {found.local(change.first)}" if change.first else ""
+        echo(f"the clocks change from {change.before} to {change.after}, {cell(change.at)}{first}")
 
 
 @app.command()

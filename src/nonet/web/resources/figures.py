@@ -19,7 +19,8 @@ from nonet.web.site import Site, SiteOf, Viewer
 api, pages = resource("figures"), APIRouter(include_in_schema=False)
 
 SPANS = {"3h": "3 hours", "1d": "24 hours", "14d": "14 days"}
-_SECONDS = 10.0
+# Minutes end once a minute, and workers report every few seconds.
+_SECONDS = 30.0
 _ROWS = 24
 
 

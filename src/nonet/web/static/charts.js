@@ -2,7 +2,7 @@
 // data-series names what the line shows.
 "use strict";
 {
-  const READ_MS = 20000;
+  const READ_MS = 30000;
   const HOUR = 3600;
   const history = document.querySelector("[data-figures]");
   const figures = history ? [...history.querySelectorAll("figure[data-chart]")] : [];
@@ -67,6 +67,7 @@
     const options = {
       width: box.clientWidth,
       height: 180,
+      padding: [8, 8, 0, 0],
       legend: { show: false },
       cursor: { y: false },
       hooks: { setCursor: [show] },
@@ -76,8 +77,8 @@
         y: { range: (_, low, high) => [0, (high || 1) * 1.1] },
       },
       axes: [
-        { stroke: text, grid, values: now() - seconds(found.since) > 48 * HOUR ? "{D} {MMM}" : "{HH}:{mm}" },
-        { stroke: text, grid, size: 64, values: (_, values) => values.map(form) },
+        { stroke: text, grid, values: now() - seconds(found.since) > 48 * HOUR ? "{D} {MMM}" : "{HH}:{mm}", size: 32 },
+        { stroke: text, grid, size: 56, values: (_, values) => values.map(form) },
       ],
       series: [{}, ...legend.map((item, at) => ({
         stroke: getComputedStyle(item).borderLeftColor,
