@@ -230,7 +230,7 @@ async def test_cancel_all_that_existed(nonet: Nonet, client: AsyncClient) -> Non
     await nonet.submit_many([Report(n) for n in range(30)])
     other = await nonet.submit(Failing())
     preview = (await client.get("/bulk/cancel?task=Report")).text
-    assert "Cancel: 30 tasks" in preview and "web_tasks:Report: 30" in preview
+    assert "Cancel: 30 tasks" in preview and ">Report: 30" in preview
     later = await nonet.submit(Report(99))
     until = re.search(r'name="until" value="(\d+)"', preview)
     assert until
@@ -266,7 +266,7 @@ async def test_submit_all_failures_again(nonet: Nonet, client: AsyncClient) -> N
     chosen = (await client.get(f"/bulk/resubmit?task_id={ids[0]}&task_id={ids[5]}")).text
     assert "Submit again: 2 tasks" in chosen
     preview = (await client.get("/bulk/resubmit?error=bill")).text
-    assert "Submit again: 5 tasks" in preview and "web_tasks:Failing: 5" in preview
+    assert "Submit again: 5 tasks" in preview and ">Failing: 5" in preview
     until = re.search(r'name="until" value="(\d+)"', preview)
     assert until
     path, form = "/bulk/resubmit?error=bill", {"until": until[1]}
