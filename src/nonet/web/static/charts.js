@@ -78,7 +78,7 @@
       },
       axes: [
         { stroke: text, grid, values: now() - seconds(found.since) > 48 * HOUR ? "{D} {MMM}" : "{HH}:{mm}", size: 32 },
-        { stroke: text, grid, size: 56, values: (_, values) => values.map(form) },
+        { stroke: text, grid, size: 68, values: (_, values) => values.map(form) },
       ],
       series: [{}, ...legend.map((item, at) => ({
         stroke: getComputedStyle(item).borderLeftColor,
