@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from nonet.base.actor import who
 from nonet.base.errors import (
@@ -230,10 +230,25 @@ class SyncSchedules:
         self._schedules = schedules
 
     def put(
-        self, id: str, task: TaskOf[Any], schedule: TaskScheduleBase, **options: Unpack[PutOptions]
+        self,
+        id: str,
+        task: TaskOf[Any],
+        schedule: TaskScheduleBase,
+        *,
+        tenant: str | None = None,
+        catch_up: CatchUp | None = None,
+        misfire_grace: float | None = None,
+        must_be_new: bool = False,
     ) -> Put:
         """See `Schedules.put`."""
-        return complete(self._schedules.put(id, task, schedule, **options))
+        putting = self._schedules.put(
+            *(id, task, schedule),
+            tenant=tenant,
+            catch_up=catch_up,
+            misfire_grace=misfire_grace,
+            must_be_new=must_be_new,
+        )
+        return complete(putting)
 
     def pause(self, id: str, reason: str = "") -> bool:
         """See `Schedules.pause`."""
