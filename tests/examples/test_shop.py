@@ -57,6 +57,8 @@ def test_the_dashboard_shows_a_shop_that_works(tmp_path: Path) -> None:
         assert another.partition("=")[0] == link[0].partition("=")[0] and another != link[0]
         wait_until(lambda: "1 of 4" in run("workflows"), "a workflow waits for its event")
         wait_until(lambda: _is_shipped(tmp_path / "state"), "a row was processed")
-        assert {"books", "toys"} <= set(run("tenants").split())
+        wait_until(
+            lambda: {"books", "toys"} <= set(run("tenants").split()), "both tenants have tasks"
+        )
         daemon.terminate()
         assert daemon.wait() == 0, daemon.log
