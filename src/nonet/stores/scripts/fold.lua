@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- fold: add a minute that has ended to the history of each name: figures:minutes:NAME and figures:hours:NAME for
--- classes, and such keys for tenants and streams. First note how much there is now. Each minute is added once, whoever
--- calls. While the clock is ahead, or another term leads, do nothing.
+-- classes, and such keys for tenants and streams. First note how much there is now. Each minute is added once, also by
+-- another leader. While the clock is ahead, or another term leads, do nothing.
 -- KEYS  prefix
 -- ARGV  term, latest possible time µs or '', key of the minutes without its number, name of what there is no room for,
 --       n × (name, vector of how much there is)
