@@ -86,9 +86,10 @@ def test_a_result_is_awaited(served: nonet.SyncNonet) -> None:
 
 def test_a_failure_raises(served: nonet.SyncNonet) -> None:
     """The errors are those of an asynchronous program."""
+    failed = Fail().schedule_sync()
     with pytest.raises(TaskFailed, match="ValueError: no"):
-        Fail().schedule_sync().result(timeout=WAIT_SECONDS)
-    (ended,) = served.history(states=["dead"])
+        failed.result(timeout=WAIT_SECONDS)
+    (ended,) = [one for one in served.history(states=["dead"]) if one.id == failed]
     assert ended.error_type == "ValueError"
     with pytest.raises(ResultUnavailable, match="unknown"):
         served.result("nobody", timeout=1)
