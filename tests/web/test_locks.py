@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -84,6 +85,20 @@ async def test_another_name_releases_nothing(nonet: Nonet, client: AsyncClient) 
         answer = await client.post(f"/release/{JOB}", data={"typed": "lock:mutex:job:8"})
         assert answer.status_code == 422 and "nothing was released" in answer.text
         assert (await nonet.stores.locks.get(JOB)).is_held
+
+
+async def test_a_holder_that_was_not_shown_keeps_the_lock(
+    nonet: Nonet, client: AsyncClient
+) -> None:
+    """A lock that has passed to another holder since the form was shown is not released."""
+    async with nonet.hold(MutexLock("job", 7)):
+        shown = (await client.get(f"/release/{JOB}")).text
+    before = re.findall(r'name="holder" value="([^"]+)"', shown)
+    async with nonet.hold(MutexLock("job", 7)):
+        form = {"typed": JOB, "holder": before}
+        answer = await client.post(f"/release/{JOB}", data=form)
+        assert answer.status_code == 422 and "It has another holder now" in answer.text
+        assert before and (await nonet.stores.locks.get(JOB)).is_held
 
 
 async def test_a_limiter_is_emptied(nonet: Nonet, client: AsyncClient) -> None:

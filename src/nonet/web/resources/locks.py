@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Path, Query, Request
@@ -72,13 +73,22 @@ async def release_preview(request: Request, site: SiteOf, who: Releaser, name: s
 
 @pages.post("/release/{name:path}")
 async def release(
-    request: Request, site: SiteOf, who: Releaser, name: str, typed: Annotated[str, Form()] = ""
+    request: Request,
+    site: SiteOf,
+    who: Releaser,
+    name: str,
+    typed: Annotated[str, Form()] = "",
+    holder: Annotated[Sequence[str], Form()] = (),
 ) -> Response:
-    """Release a lock by force."""
-    stores = site.stores
+    """Release a lock by force, from a holder that the form has shown."""
+    stores, problem = site.stores, ""
+    found = await locks.get(stores, name, _MOST_SHOWN)
     if typed.strip() != name:
         problem = f"{typed.strip()!r:.200} is not the name of this lock: nothing was released"
-        return _preview(request, await locks.get(stores, name, _MOST_SHOWN), problem)
+    elif holder and found.holders and not {one.id for one in found.holders} & {*holder}:
+        problem = "It has another holder now: nothing was released. Look who holds it."
+    if problem:
+        return _preview(request, found, problem)
     done = await site.perform(who, locks.release, stores, name)
     lines = [f"released {name}"]
     lines += [f"voided {named(holder)}" for holder in done.voided[:_SHOWN]]
