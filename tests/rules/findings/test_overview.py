@@ -272,6 +272,16 @@ def test_the_pause_of_a_class_replaces_the_report_of_its_deaths() -> None:
     )
 
 
+def test_a_pause_of_everything_hides_no_failure() -> None:
+    found = troubles(
+        situation(
+            deaths=[Deaths("files:Audit", "ValueError: no", 30, "t-9", 12)],
+            pauses=[Pause("all", SINCE, "ann@host 7")],
+        )
+    )
+    assert {finding.kind for finding in found} == {"pause", "class"}
+
+
 def test_many_locks_of_one_type_are_one_finding() -> None:
     others = [
         Waiters(Refusal(f"lock:mutex:job:{n}", "M", True, holding=1, holders=(HOLDER,)), 1, 60)

@@ -12,7 +12,7 @@ from nonet.base.plain import counted
 from nonet.rules.findings import remedies
 from nonet.rules.findings.finding import Finding
 from nonet.rules.findings.situation import Deaths, Situation, brief
-from nonet.rules.pauses import of_task
+from nonet.rules.pauses import EVERYTHING, of_task
 from nonet.rules.workflows import failed_in_words, stuck_in_words
 
 # Rarer failures of a cause share one line.
@@ -71,7 +71,9 @@ def _remedy_of_deaths(found: Situation, death: Deaths) -> str:
 
 
 def _unpaused_deaths(found: Situation) -> list[Deaths]:
-    return [item for item in found.deaths if of_task(found.pauses, "", item.task) is None]
+    """Those of classes that are not paused: a pause of everything explains no failure."""
+    of_classes = [pause for pause in found.pauses if pause.what != EVERYTHING]
+    return [item for item in found.deaths if of_task(of_classes, "", item.task) is None]
 
 
 def _rare_deaths(found: Situation) -> Iterator[Finding]:
