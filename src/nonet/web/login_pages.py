@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from secrets import token_hex
 from typing import Annotated
 from urllib.parse import urlencode
@@ -88,10 +89,12 @@ async def log_in_by_link(
     await login.withdraw_attempt(address.get())
     answer = RedirectResponse(path_of(request, "overview"), 303)
     name, how, what = f"link:{link.who}", "link", "by one-time link, as admin"
+    until = math.inf
     if link.is_read_only:
+        until = link.until
         # A user of its own, because a user sees and ends its other sessions.
         name, how, what = f"view:{link.who}:{token_hex(3)}", "view", "by read-only link, as viewer"
-    await login.browsers.begin(request, answer, name, how, until=link.until)
+    await login.browsers.begin(request, answer, name, how, until=until)
     await site.audit.record(name, "login", what)
     return answer
 

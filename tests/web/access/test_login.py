@@ -147,6 +147,8 @@ async def test_a_link_logs_in_one_browser_once(nonet: Nonet) -> None:
         assert [answer.status_code for answer in answers] == [403, 303, 401]
         assert (await client.get("/api/v1/audit?who=link:me@host")).json()["items"]
         assert (await client.get(f"/api/v1/overview?code={code}")).status_code == 200
+        (session,) = await stored_of(client).of("link:me@host")
+        assert session.until > time.time() + 3600  # not only as long as the link
 
 
 async def test_a_read_only_link_lets_viewers_in_until_its_end(nonet: Nonet) -> None:
